@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from consilience.models.split import split
     from consilience.models.split_model import SplitModel
     from consilience.objectives import CrossEntropy, Objective, SimCLR, TwoStage
+    from consilience.peer.direct.network import PeerNetwork
     from consilience.peer.peer import Peer, join
     from consilience.report.page import write_report
     from consilience.simulation.compare import Comparison, compare
@@ -71,6 +72,7 @@ _HOMES = {
     "Objective": "objectives",
     "Observations": "exchanges",
     "Peer": "peer.peer",
+    "PeerNetwork": "peer.direct.network",
     "Prototypes": "exchanges",
     "Rate": "config.schedules",
     "Received": "exchanges",
@@ -124,6 +126,7 @@ __all__ = [
     "Objective",
     "Observations",
     "Peer",
+    "PeerNetwork",
     "Prototypes",
     "Rate",
     "Received",

@@ -18,6 +18,7 @@ COVERED = (
     "download_only",
     "mixed_architectures",
     "new_exchange",
+    "three_peers",
     "two_hospitals",
 )
 LINES = 150
@@ -117,3 +118,14 @@ def test_two_hospitals_keep_training_while_the_relay_is_down(tmp_path: Path) -> 
         # Two channels of 10 x 64 features and 10 counts, 4 bytes each, and the header of a message; 20 rounds at least.
         assert 20 * 5.28 < up < 60 * 6
         assert gain > -10  # how much it is depends on how the processes interleave
+
+
+def test_three_peers_learn_together_without_a_relay(tmp_path: Path) -> None:
+    _, *rows = output("three_peers", tmp_path)
+    assert [row.split()[0] for row in rows] == ["north", "south", "west"]
+    for row in rows:
+        *_, alone, together, gain, sent = numbers(row)
+        assert alone > 50 and together > 50 and gain == pytest.approx(together - alone, abs=0.11)  # chance is 10
+        assert gain > -5
+        # To each of two others: two channels of 10 x 64 features and 10 counts, 4 bytes each, and the head of messages.
+        assert 2 * 5.28 < sent < 2 * 6

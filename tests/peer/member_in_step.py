@@ -16,7 +16,9 @@ from consilience.config.config import read_config
 from consilience.data import Dataset
 from consilience.data.scaling import Scaling
 from consilience.methods import build_method
-from consilience.peer.connection import connect_to_relay
+from consilience.peer.connection import FederationConnection, connect_to_relay
+from consilience.peer.direct.connection import connect_to_peers
+from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.trainer import FederatedTrainer
 from consilience.simulation.records.run_folder import RunFolder
 
@@ -24,6 +26,7 @@ from consilience.simulation.records.run_folder import RunFolder
 def join(
     url: str, token: str, folder: str, config_file: str, data_file: str, public_file: str = ""
 ) -> FederatedTrainer:
+    """url: of the relay, or the settings of a `PeerNetwork` as JSON."""
     os.chdir(Path(config_file).parent)  # a method's file may be named relative to it
     arrays = np.load(data_file)
     inputs, targets = arrays["inputs"], arrays["targets"]
@@ -31,7 +34,11 @@ def join(
     data = Dataset("local", inputs, targets, *tests, int(arrays["classes"]), Scaling("pixels", (mean,), (std,)))
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
-    connection = connect_to_relay(url, token, folder)
+    connection: FederationConnection = (
+        connect_to_peers(PeerNetwork(**json.loads(url)), folder)
+        if url.startswith("{")
+        else connect_to_relay(url, token, folder)
+    )
     public = np.load(public_file) if public_file else None
     return FederatedTrainer(connection, config, method, data, config.learner_models[0], wait=60.0, public=public)
 
@@ -48,6 +55,9 @@ def main() -> None:
             continue
         assert trainer is not None
         match step:
+            case "start":  # before the first round, at its own pace
+                trainer.introduce()
+                print("true", flush=True)
             case "introduce":
                 print(json.dumps(trainer.upload(train=False)), flush=True)
             case "share":

@@ -1,4 +1,4 @@
-"""`consilience federation` and `consilience join`: learn together over a relay."""
+"""`consilience federation`, `consilience join` and `consilience key`: learn together, over a relay or without one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from consilience.cli.options import DATA_KEYS, Json, Set, gather_config, with_settings
 from consilience.config.parts import ModelConfig, TrainingConfig
 from consilience.config.privacy import PrivacyConfig
+from consilience.errors import ConfigurationError
 
 _JOIN_KEYS = (
     DATA_KEYS
@@ -54,25 +55,42 @@ def federation(
             min=0, help="let members ask for answers of chosen partners only, at least so many; 0: nobody may"
         ),
     ] = 0,
+    member: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=KEY",
+            help="for a federation without a relay: a member, and its public key from `consilience key`, as text or as "
+            "a file (give it once for each member)",
+        ),
+    ] = None,
+    expire: Annotated[
+        int,
+        typer.Option(min=0, help="rounds for which a member that has vanished still counts (default: 0, without end)"),
+    ] = 0,
     set_: Set = None,
     settings: dict[str, Any] | None = None,
 ) -> None:
-    """Write a federation's charter: task, method, and what may be uploaded. A relay creates the federation from it."""
+    """Write a federation's charter: task, method, and what may be uploaded.
+
+    A relay creates the federation from it. With --member, the members need no relay: each gets a copy.
+    """
+    from consilience.cli.member import CharterOptions, parse_members
     from consilience.cli.member import federation as write
 
     config = gather_config(None, set_, {**(settings or {}), "data": data}, method)
-    written = write(
-        config, name or config.data_name.lower(), out, plain_means=plain_means, public=public, partners=partners
-    )
+    listed = CharterOptions(plain_means, public, parse_members(member or ()), expire, partners)
+    written = write(config, name or config.data_name.lower(), out, listed)
     print(written, file=sys.stderr)
 
 
 @partial(with_settings, only=_JOIN_KEYS)
 def join(
-    url: Annotated[str, typer.Argument(help="the relay's address, such as https://relay.example:8443")],
+    url: Annotated[
+        str | None, typer.Argument(help="the relay's address, such as https://relay.example:8443; none with --charter")
+    ] = None,
     token: Annotated[
-        str, typer.Option(envvar="CONSILIENCE_TOKEN", help="the token from your invitation", show_envvar=True)
-    ],
+        str | None, typer.Option(envvar="CONSILIENCE_TOKEN", help="the token from your invitation", show_envvar=True)
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(metavar="FILE.py:NAME", help="your copy of the method's file, if it is not a built-in one"),
@@ -98,12 +116,77 @@ def join(
             "must allow it (default: everybody's)",
         ),
     ] = None,
+    charter: Annotated[
+        Path | None, typer.Option(help="without a relay: the federation's charter, which lists its members")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="without a relay: your key, from `consilience key`")] = None,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="without a relay: where another member is, such as tls/south.example:7447 (may be given "
+            "several times)",
+        ),
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="without a relay: where to accept connections, such as tls/0.0.0.0:7447"),
+    ] = None,
+    certificate: Annotated[
+        str | None, typer.Option(help="for tls/: your certificate, signed by the authority in --ca-file")
+    ] = None,
+    certificate_key: Annotated[str | None, typer.Option(help="for tls/: the private key of your certificate")] = None,
+    iroh_relay: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="for iroh/: a relay server to connect through (default: none)"),
+    ] = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
-    """Train in a federation without writing code; resumes where it was stopped, and saves the model."""
-    from consilience.cli.member import JoinOptions
-    from consilience.cli.member import join as train
+    """Train in a federation without writing code; resumes where it was stopped, and saves the model.
 
-    options = JoinOptions(out, method, wait, ca_file, json_, relay_key, public, partners)
-    train(gather_config(None, None, settings or {}, None), url, token, options)
+    With a relay: its address and your token. Without one: --charter, --key, and --peers or --listen.
+    """
+    from consilience.cli.member import JoinOptions, RelayAddress
+    from consilience.cli.member import join as train
+    from consilience.peer.direct.network import PeerNetwork
+
+    own = (tuple(peers or ()), tuple(listen or ()))
+    check_one_way(url, token, relay_key, {"--charter": charter, "--key": key, "--peers or --listen": own[0] + own[1]})
+    options = JoinOptions(out, method, wait, json_, public, partners)
+    where: RelayAddress | PeerNetwork
+    if charter is not None and key is not None:
+        pems = ca_file, certificate, certificate_key
+        where = PeerNetwork(charter, key, *own, *pems, tuple(iroh_relay or ()), max(wait, 1.0))
+    else:
+        where = RelayAddress(str(url), str(token), ca_file, relay_key)
+    train(gather_config(None, None, settings or {}, None), where, options)
+
+
+def check_one_way(url: str | None, token: str | None, relay_key: str | None, direct: dict[str, Any]) -> None:
+    """Refuse a mixture of what a relay needs and what members without one need, and anything that is missing."""
+    given = [name for name, value in direct.items() if value]
+    if url is not None and given:
+        raise ConfigurationError(f"{url} is a relay, and {given[0]} is for members without one; give either")
+    if given:
+        if relay_key is not None:
+            raise ConfigurationError("--relay-key is for a relay; members without one have their keys in the charter")
+        if missing := [name for name, value in direct.items() if not value]:
+            raise ConfigurationError(f"without a relay, {' and '.join(missing)} is needed too")
+    elif url is None:
+        raise ConfigurationError(
+            "give the relay's address, such as https://relay.example:8443, with --token; or, for a federation without "
+            "a relay, --charter, --key, and --peers or --listen"
+        )
+    elif token is None:
+        raise ConfigurationError("give the token from your invitation: --token, or CONSILIENCE_TOKEN")
+
+
+def key(
+    file: Annotated[Path, typer.Argument(help="the file to write, such as north.key; keep it secret")],
+    show: Annotated[bool, typer.Option("--show", help="print the public key of a file that is there")] = False,
+) -> None:
+    """Make a member's key for a federation without a relay, and print its public key, which the charter lists."""
+    from consilience.peer.direct.key_file import make_key, read_key
+
+    print(read_key(file)[2] if show else make_key(file))

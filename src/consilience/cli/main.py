@@ -16,7 +16,7 @@ from consilience.cli.audit import audit
 from consilience.cli.data import data
 from consilience.cli.export import export, predict
 from consilience.cli.init import init
-from consilience.cli.join import federation, join
+from consilience.cli.join import federation, join, key
 from consilience.cli.leakage import leakage
 from consilience.cli.methods import methods
 from consilience.cli.relay import app as relay
@@ -29,7 +29,7 @@ from consilience.extras import install_command
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "To begin": (run, compare, report, init, methods),
     "More with runs": (sweep, show, export, predict, data, leakage, audit, reproduce),
-    "Over a network": (join, federation),
+    "Over a network": (join, federation, key),
 }
 """The commands under their headings in the help; those to begin with are also shown where none is given."""
 

@@ -7,7 +7,7 @@ import logging
 import math
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +23,10 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import lock_file
 from consilience.methods import build_method
 from consilience.peer.charter_means import MeanRules
-from consilience.peer.connection import RelayConnection, connect_to_relay
-from consilience.peer.create_charter import TaskShape, create_charter, write_charter
+from consilience.peer.connection import FederationConnection, connect_to_relay
+from consilience.peer.create_charter import TaskShape, create_charter, with_members, write_charter
+from consilience.peer.direct.connection import connect_to_peers
+from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.member_method import member_method
 from consilience.peer.public_set import find_public_set, public_inputs
 from consilience.peer.trainer import FederatedTrainer, RoundResult
@@ -41,35 +43,62 @@ _ROUNDING = 1e-3
 _ANY_MEMBER = 2**31  # the relay knows how many members there are
 
 
-def federation(
-    config: Config, name: str, out: Path, *, plain_means: bool = False, public: str | None = None, partners: int = 0
-) -> str:
-    """Write a federation's charter for the configuration's data, models and method, and say what to do next.
+@dataclass(frozen=True)
+class CharterOptions:
+    """What else a charter says.
 
     plain_means: means have no weight cap and no clip but those in the configuration. public: the data whose training
-    samples are the public set, where the method has one; by default those of the configuration.
+    samples are the public set, where the method has one; by default those of the configuration. members: names and
+    public keys, of a federation without a relay. expire: rounds for which a member that has vanished still counts.
     partners: the fewest partners that members may ask for answers of; 0 where none may.
     """
+
+    plain_means: bool = False
+    public: str | None = None
+    members: tuple[tuple[str, str], ...] = ()
+    expire: int = 0
+    partners: int = 0
+
+
+def parse_members(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Names and public keys from NAME=KEY, where KEY is the key itself or a file with it."""
+    found = []
+    for text in texts:
+        name, _, key = text.partition("=")
+        if not name or not key:
+            raise ConfigurationError(f"--member {text!r}: write NAME=KEY, such as north=ed25519:... or north=north.pub")
+        if not key.startswith("ed25519:"):
+            try:
+                key = Path(key).read_text(encoding="ascii").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or error
+                raise ConfigurationError(f"--member {text}: {key} cannot be read: {why}") from error
+        found.append((name, key))
+    return tuple(found)
+
+
+def federation(config: Config, name: str, out: Path, options: CharterOptions) -> str:
+    """Write a federation's charter for the configuration's data, models and method, and say what to do next."""
     data = load_data(config, progress=True)
     config = with_model(config, data)
     method = config.method.model_dump()
     models = list(dict.fromkeys(models_of(None, config)))
     counts = tuple(np.bincount(data.targets, minlength=data.classes).tolist())
     known = (data.scaling, data.labels, data.columns, counts, config.federation.learner_count or 0)
-    shared = _public_samples(config, method, data, public)
+    shared = _public_samples(config, method, data, options.public)
     task = TaskShape(data.shape, data.classes, config.model.width, *known, public=shared)
-    means = MeanRules(config.federation.robustness, defaults=not plain_means)
-    charter, starts = create_charter(
-        name,
-        method,
-        task,
-        models,
-        seed=config.federation.seed,
-        rules=Rules(partners=partners),
-        means=means,
-        privacy=_privacy_of(config),
-    )
+    means = MeanRules(config.federation.robustness, defaults=not options.plain_means)
+    rules = Rules(expire=options.expire, partners=options.partners)
+    more: dict[str, Any] = {"means": means, "rules": rules, "privacy": _privacy_of(config)}
+    charter, starts = create_charter(name, method, task, models, seed=config.federation.seed, **more)
+    if options.members:
+        charter = with_members(charter, options.members)
     written = " and ".join(str(path) for path in write_charter(out, charter, starts))
+    if charter.members:
+        return (
+            f"{written} written, fingerprint {charter.fingerprint[:16]}; give each of its {len(charter.members)} "
+            f"members a copy, which join with: consilience join --charter {out} --key FILE --peers ADDRESS ..."
+        )
     return f"{written} written; create the federation at the relay with: consilience relay create {out}"
 
 
@@ -106,6 +135,16 @@ def _load_public(config: Config, public: str, scaling: Scaling) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class RelayAddress:
+    """A relay, and what a member knows of it."""
+
+    url: str
+    token: str
+    ca_file: str | None = None
+    relay_key: str | None = None
+
+
+@dataclass(frozen=True)
 class JoinOptions:
     """How a member takes part; method: its copy of the method's file, if the federation has one from a file.
 
@@ -116,19 +155,17 @@ class JoinOptions:
     folder: Path | None = None
     method: str | None = None
     wait: float = 120.0
-    ca_file: str | None = None
     as_json: bool = False
-    relay_key: str | None = None
     public: str | None = None
     partners: str | None = None
 
 
-def join(config: Config, url: str, token: str, options: JoinOptions) -> None:
+def join(config: Config, where: RelayAddress | PeerNetwork, options: JoinOptions) -> None:
     """Train in a federation until all rounds are finished or the user stops it, and save the model."""
-    connection = connect_to_relay(url, token, options.folder, ca_file=options.ca_file, relay_key=options.relay_key)
-    if options.partners is not None:
-        connection.inbox.partners = tuple(parse_numbers("--partners", options.partners, _ANY_MEMBER))
+    connection = _connect(where, options)
     try:
+        if options.partners is not None:
+            connection.use_partners(parse_numbers("--partners", options.partners, _ANY_MEMBER))
         with lock_file(
             connection.folder / _LOCK,
             f"{connection.folder} is used by another process; stop it, or choose another with --out",
@@ -140,7 +177,18 @@ def join(config: Config, url: str, token: str, options: JoinOptions) -> None:
         raise SystemExit(130)
 
 
-def _train(connection: RelayConnection, config: Config, options: JoinOptions) -> bool:
+def _connect(where: RelayAddress | PeerNetwork, options: JoinOptions) -> FederationConnection:
+    if isinstance(where, RelayAddress):
+        known = {"ca_file": where.ca_file, "relay_key": where.relay_key}
+        return connect_to_relay(where.url, where.token, options.folder, 5.0, **known)
+    if not options.as_json:
+        charter = where.read_charter()
+        names = ", ".join(member.name for member in charter.members)
+        _say(f"{charter.name}: members {names}; looking for the others, at most {where.wait:g} s at a first start")
+    return connect_to_peers(where, options.folder)
+
+
+def _train(connection: FederationConnection, config: Config, options: JoinOptions) -> bool:
     """Play the rounds that are left; return whether the user stopped it."""
     built = member_method(connection.charter, options.method)
     method = {**connection.charter.method, "name": built.source}
@@ -159,8 +207,8 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     resumed = trainer.resume(connection.folder)
     federation_of = f"{connection.charter.name} ({config.method.label})"
     say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
+    _remove_lines_after(place, trainer.round)  # also where it was killed before its first checkpoint
     if resumed:
-        _remove_lines_after(place, trainer.round)
         say(f"resumed after round {trainer.round}")
     try:
         with _asked_to_stop() as asked:
@@ -274,6 +322,7 @@ def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -
         "acknowledged": result.acknowledged,
         "received": list(result.received),
         "bytes": {"up": result.bytes_up, "down": result.bytes_down},
+        **({"members": dict(result.members)} if result.members else {}),
     }
     place.append([json.dumps(line)])
     if as_json:
@@ -283,7 +332,8 @@ def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -
     traffic = f"{result.bytes_up:,} B up, {result.bytes_down:,} B down"
     own = "" if result.accuracy_own is None else f", own {result.accuracy_own:5.1f} %"
     own += "" if result.epsilon is None else f", epsilon {result.epsilon:.2f}"
-    _say(f"round {result.round:>4}/{rounds}  accuracy {result.accuracy:5.1f} %{own}  {traffic}{how}")
+    who = f"  with {', '.join(f'{name} {round_}' for name, round_ in result.members.items())}" if result.members else ""
+    _say(f"round {result.round:>4}/{rounds}  accuracy {result.accuracy:5.1f} %{own}  {traffic}{who}{how}")
 
 
 def _say(text: str) -> None:

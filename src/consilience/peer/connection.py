@@ -1,9 +1,10 @@
-"""A member's connection to its relay: who it is there, what it has received, and what it has to upload."""
+"""A member's connection to its federation: who it is there, what it has received, and what it has to upload."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from consilience.errors import CheckpointError, ConfigurationError, RelayError, 
 from consilience.peer.backoff import Backoff
 from consilience.peer.http import CERTIFICATE, EXPIRED, RelayClient
 from consilience.peer.inbox import Inbox
+from consilience.peer.link import Link
 from consilience.peer.outbox import Outbox
 from consilience.peer.state import PeerState
 from consilience.peer.state_folder import Identity, StateFolder
@@ -49,28 +51,19 @@ def connect_to_relay(
         raise
 
 
-class RelayConnection:
-    """One member's connection to its relay. Without the relay it opens with the state of its folder.
+class FederationConnection:
+    """A member's side of its federation: who it is there, what it holds, and what it has to send over its link.
 
-    timeout: the most seconds that a call may take where it is not asked to wait. relay_key: the relay's public key; by
-    default the one that the folder has, or that the relay names at the first contact.
+    timeout: the most seconds that a call may take where it is not asked to wait.
     """
 
-    def __init__(self, client: RelayClient, folder: Path | None, timeout: float, relay_key: str = "") -> None:
-        self.client, self.timeout = client, timeout
+    def __init__(self, client: Link, store: StateFolder, state: PeerState, identity: Identity, timeout: float) -> None:
+        self.client: Link = client
+        self.state, self.timeout, self._store, self._identity = state, timeout, store, identity
         self.backoff = Backoff()
-        self._store = StateFolder(folder)
-        saved = self._store.load()
-        self.state = saved[1] if saved else PeerState()
-        self._trust(saved[0] if saved else None, relay_key)
-        self._identity = self._open(saved[0] if saved else None)
-        if saved is None or saved[0] is not self._identity:
-            self.save()  # the relay's key: from now on, no other one is accepted
         self.channels: dict[str, schema.Channel] = self.charter.channels
-        self.inbox = Inbox(client, self.backoff, self.channels, self.state, self.save)
-        self.outbox = Outbox(client, self.backoff, self.charter, self.state, self.save)
-        public = self.charter.public_set
-        client.largest_answer = max(self.inbox.largest_answer(), public.size if public else 0)
+        self.inbox = Inbox(client, self.backoff, self.channels, state, self.save)
+        self.outbox = Outbox(client, self.backoff, self.charter, state, self.save)
 
     @property
     def charter(self) -> Charter:
@@ -93,6 +86,11 @@ class RelayConnection:
         assert self._store.folder is not None
         return self._store.folder
 
+    @property
+    def repeats_rounds(self) -> bool:
+        """Whether a round that was published before a restart is continued under its number."""
+        return False
+
     def save(self) -> None:
         """Write what has changed to the folder."""
         self._store.save(self._identity, self.state)
@@ -102,14 +100,62 @@ class RelayConnection:
         self.save()
         self.client.close()
 
-    # -- opening -----------------------------------------------------------------------------------------------------
+    def use_partners(self, numbers: Iterable[int]) -> None:
+        """Let means and observations be of these members' uploads alone, beside one's own; without any, everybody's."""
+        self.inbox.partners = tuple(sorted(set(numbers)))
+
+    def counted_rounds(self, round_: int) -> dict[str, int]:
+        """Without a relay, the round of each member's upload that counts in a round of this member."""
+        return {}
+
+    def wait_for_others(self, round_: int, seconds: float, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the other members' uploads of a round, where they come straight from them."""
+
+
+class RelayConnection(FederationConnection):
+    """One member's connection to its relay. Without the relay it opens with the state of its folder.
+
+    timeout: the most seconds that a call may take where it is not asked to wait. relay_key: the relay's public key; by
+    default the one that the folder has, or that the relay names at the first contact.
+    """
+
+    client: RelayClient
+
+    def __init__(self, client: RelayClient, folder: Path | None, timeout: float, relay_key: str = "") -> None:
+        store = StateFolder(folder)
+        saved = store.load()
+        opening = _Opening(client, store, saved[1] if saved else PeerState(), timeout)
+        identity = opening.identify(saved[0] if saved else None, relay_key)
+        super().__init__(client, store, opening.state, identity, timeout)
+        if opening.error is not None:
+            self.backoff.failed(opening.error.retry_after)
+        if saved is None or saved[0] is not identity:
+            self.save()  # the relay's key: from now on, no other one is accepted
+        public = self.charter.public_set
+        client.largest_answer = max(self.inbox.largest_answer(), public.size if public else 0)
+
+
+@dataclass
+class _Opening:
+    """The first contact with the relay: who this member is, and what has become of what it sent last."""
+
+    client: RelayClient
+    store: StateFolder
+    state: PeerState
+    timeout: float
+    error: RelayUnreachable | None = None
+
+    def identify(self, saved: Identity | None, relay_key: str) -> Identity:
+        """Who this member is, from a relay that has the known key."""
+        self._trust(saved, relay_key)
+        return self._open(saved)
 
     def _trust(self, saved: Identity | None, relay_key: str) -> None:
         """Hold the relay to the key that is known, if there is one."""
         kept = saved.charter.relay_key if saved else ""
         if relay_key and kept not in ("", relay_key):
             raise ConfigurationError(
-                f"the key given is {relay_key}, and {self._store.path} was made with a relay whose key is {kept}; ask "
+                f"the key given is {relay_key}, and {self.store.path} was made with a relay whose key is {kept}; ask "
                 f"the relay's operator which one is right"
             )
         name, number = (saved.charter.name, saved.number) if saved and kept else ("", -1)
@@ -125,13 +171,13 @@ class RelayConnection:
             if saved is None:
                 raise
             log.warning("%s; continuing with the saved state", error)
-            self.backoff.failed(error.retry_after)
+            self.error = error
             return saved
         member, charter = status["member"], read_charter(status["charter"], "the relay's charter")
         known = saved.charter.with_relay_key(charter.relay_key) if saved else charter
         if saved is not None and (known != charter or saved.number != member["number"]):
             raise CheckpointError(
-                f"{self._store.path} is of another federation or member ({saved.name}); choose another folder"
+                f"{self.store.path} is of another federation or member ({saved.name}); choose another folder"
             )
         self._settle_pending(status, charter)
         if lost := self.state.notice_loss(self.client.epoch, member["round"]):

@@ -36,6 +36,7 @@ from consilience.wire.charter import (
     Rules,
     ScalingSettings,
     build_charter,
+    checked_charter,
     encode_start_values,
     read_charter,
     start_values_file,
@@ -109,6 +110,12 @@ def create_charter(
         more |= {"roles": _role_settings(chosen, roles, task.learners), "public_set": public}
         return read_charter(charter.model_copy(update=more).to_toml(), f"federation {name!r}"), starts
     return charter.model_copy(update=more), starts
+
+
+def with_members(charter: Charter, members: Sequence[tuple[str, str]]) -> Charter:
+    """The charter of a federation without a relay: with the names and the public keys of its members."""
+    listed = [{"name": name, "key": key} for name, key in members]
+    return checked_charter({**charter.model_dump(by_alias=True), "members": listed}, f"federation {charter.name!r}")
 
 
 def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Path]:

@@ -18,7 +18,7 @@ from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
 from consilience.models import SplitModel, to_split_model
 from consilience.objectives import Objective
-from consilience.peer.connection import RelayConnection
+from consilience.peer.connection import FederationConnection
 from consilience.peer.member_method import check_charter_channels
 from consilience.randomness import seed_of
 from consilience.task import Task
@@ -31,7 +31,7 @@ class ExchangeContext:
     device: where the model was seen last; answers, states and modules move there with it.
     """
 
-    def __init__(self, connection: RelayConnection, method: Method, exchanges: Sequence[Exchange]) -> None:
+    def __init__(self, connection: FederationConnection, method: Method, exchanges: Sequence[Exchange]) -> None:
         self._connection, self._method, self._exchanges = connection, method, exchanges
         self.charter, self.channels = connection.charter, connection.channels
         self.model: SplitModel | None = None

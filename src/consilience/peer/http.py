@@ -19,9 +19,10 @@ import httpcore
 from consilience.errors import RelayError, RelayUnreachable
 from consilience.peer.deadline import DeadlineBackend
 from consilience.peer.http_address import check_url, host_header, is_loopback, proxy_for, trusted_certificates
+from consilience.peer.link import AnswersMessage
 from consilience.peer.trust import RelayTrust
 from consilience.wire.digests import DIGEST_HEADER, content_digest
-from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Part, Parts, format_parts, parse_parts, upload_sha256
+from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Parts, format_parts, parse_parts, upload_sha256
 from consilience.wire.signatures import SIGNATURE_HEADER
 
 _BODY = "application/octet-stream"
@@ -42,15 +43,6 @@ EXPIRED = "expired"
 _EXPIRED_WAIT = 60.0  # seconds until such a token is tried again; the relay's clock may have been wrong
 CERTIFICATE = "certificate"
 """The error code where the relay's certificate is not trusted: another attempt fails too, until a person acts."""
-
-
-@dataclass(frozen=True)
-class AnswersMessage:
-    """Answers of channels as the relay sent them: what the body contains, the body, and its ETag."""
-
-    parts: dict[str, Part]
-    body: bytes
-    etag: str
 
 
 @dataclass(frozen=True)
@@ -136,11 +128,7 @@ class RelayClient:
         seconds: float,
         partners: Sequence[int] = (),
     ) -> AnswersMessage | None:
-        """Answers of some channels; None where they are those of `etag`.
-
-        have: the version held of each moving mean. draw: how many entries of each pool. partners: members by number,
-        whose uploads alone are wanted beside one's own; none: everybody's.
-        """
+        """Answers of some channels; None where they are those of `etag`."""
         query = [("round", str(round_)), *(("channel", name) for name in channels)]
         query += [("have", f"{name}:{version}") for name, version in have.items()]
         query += [("draw", f"{name}:{entries}") for name, entries in draw.items()]

@@ -12,7 +12,7 @@ import numpy as np
 from consilience.channels import LAST_MOVE, Answer
 from consilience.errors import RelayError, RelayUnreachable, WireError
 from consilience.peer.backoff import Backoff, seconds_left
-from consilience.peer.http import AnswersMessage, RelayClient
+from consilience.peer.link import AnswersMessage, Link
 from consilience.peer.state import Arrays, PeerState
 from consilience.wire import schema
 from consilience.wire.charter import message_of
@@ -27,7 +27,7 @@ class Inbox:
 
     def __init__(
         self,
-        client: RelayClient,
+        client: Link,
         backoff: Backoff,
         channels: Mapping[str, schema.Channel],
         state: PeerState,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from consilience.peer.connection import RelayConnection
+from consilience.peer.connection import FederationConnection
 
 log = logging.getLogger("consilience.peer")
 _POLL = 5.0  # seconds after which the relay is asked again although it has reported nothing
@@ -19,7 +19,7 @@ class OtherMembers:
     A member that did not come in time is not waited for again until it has uploaded.
     """
 
-    def __init__(self, connection: RelayConnection, stopped: Callable[[], bool]) -> None:
+    def __init__(self, connection: FederationConnection, stopped: Callable[[], bool]) -> None:
         self._connection, self._stopped = connection, stopped
         self._rounds: dict[int, int] = {}  # of each member, the round of its upload that was seen last
         self._late: set[int] = set()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from consilience.errors import ConfigurationError, RelayError, RelayUnreachable, WireError
 from consilience.peer.backoff import Backoff, seconds_left
-from consilience.peer.http import RelayClient
+from consilience.peer.link import Link
 from consilience.peer.state import Arrays, ChannelUpload, PeerState, PendingUpload
 from consilience.wire import schema
 from consilience.wire.charter import Charter, message_of
@@ -26,7 +26,7 @@ class Outbox:
     """The pending upload of one member, and how it reaches the relay."""
 
     def __init__(
-        self, client: RelayClient, backoff: Backoff, charter: Charter, state: PeerState, save: Callable[[], None]
+        self, client: Link, backoff: Backoff, charter: Charter, state: PeerState, save: Callable[[], None]
     ) -> None:
         self._client, self._backoff, self._state, self._save = client, backoff, state, save
         self._channels, self._federation = charter.channels, charter.name

@@ -36,7 +36,9 @@ from consilience.learner.noise_source import SECRET, UPLOAD_NOISE
 from consilience.learner.private_uploads import noise_size, private_contributions
 from consilience.learner.residuals import as_sent
 from consilience.method import Method
-from consilience.peer.connection import RelayConnection, connect_to_relay
+from consilience.peer.connection import FederationConnection, connect_to_relay
+from consilience.peer.direct.connection import connect_to_peers
+from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.loop_objective import LoopObjective
 from consilience.peer.member_method import check_exchanges, member_method
@@ -48,8 +50,8 @@ from consilience.wire.charter import Charter, values_fingerprint
 
 
 def join(
-    url: str,
-    token: str,
+    url: str | PeerNetwork,
+    token: str = "",
     model: nn.Module | None = None,
     *,
     folder: Path | str | None = None,
@@ -59,30 +61,48 @@ def join(
     relay_key: str | None = None,
     partners: Iterable[int] = (),
 ) -> Peer:
-    """Join the federation that the token is for.
+    """Join the federation that the token is for, or one without a relay.
 
-    model: yours, where the federation shares weights; its weights become the common ones. folder: where the last
-    answers and a pending upload are saved (default: one under `peers/`), so that a restart continues from there.
-    method: FILE.py:NAME, your copy of the file where the federation's method is in one. timeout: the most seconds that
-    a call may take, unless you ask it to wait. ca_file: certificates to trust, as a PEM file, where no public authority
-    has signed the relay's. relay_key: the relay's public key, as its operator tells it; without it, the key that the
-    relay names at the first contact is kept in the folder and required from then on. partners: numbers of members whose
+    url: the relay's address, or a `PeerNetwork`: the charter, your key, and where the other members are. model: yours,
+    where the federation shares weights; its weights become the common ones. folder: where the last answers and a
+    pending upload are saved (default: one under `peers/`), so that a restart continues from there. method:
+    FILE.py:NAME, your copy of the file where the federation's method is in one. timeout: the most seconds that a call
+    may take, unless you ask it to wait. ca_file: certificates to trust, as a PEM file, where no public authority has
+    signed the relay's. relay_key: the relay's public key, as its operator tells it; without it, the key that the relay
+    names at the first contact is kept in the folder and required from then on. partners: numbers of members whose
     uploads alone means and observations are of, beside yours, where the charter allows it; by default everybody's.
     """
-    connection = connect_to_relay(url, token, folder, timeout, ca_file, relay_key)
-    connection.inbox.partners = tuple(sorted(set(partners)))
+    connection = _connect(url, token, folder, timeout, ca_file, relay_key)
     try:
+        connection.use_partners(partners)
         return Peer(connection, model, method)
     except BaseException:
         connection.client.close()
         raise
 
 
+def _connect(
+    url: str | PeerNetwork,
+    token: str,
+    folder: Path | str | None,
+    timeout: float,
+    ca_file: str | None,
+    relay_key: str | None,
+) -> FederationConnection:
+    if isinstance(url, str):
+        return connect_to_relay(url, token, folder, timeout, ca_file, relay_key)
+    if token or ca_file or relay_key:
+        raise ConfigurationError(
+            "a PeerNetwork has no relay: leave out token and relay_key, and give ca_file to the PeerNetwork"
+        )
+    return connect_to_peers(url, folder, timeout)
+
+
 class Peer(AbstractContextManager["Peer"]):
     """One member of a federation, used from its own training loop."""
 
     def __init__(
-        self, connection: RelayConnection, model: nn.Module | None = None, method: str | Method | None = None
+        self, connection: FederationConnection, model: nn.Module | None = None, method: str | Method | None = None
     ) -> None:
         self.connection, self.charter = connection, connection.charter
         _refuse_roles(self.charter)
@@ -146,11 +166,14 @@ class Peer(AbstractContextManager["Peer"]):
     def refresh(self, wait: float = 0.0) -> bool:
         """Download new answers, which change the model where weights are shared; whether there were any.
 
-        wait: the most seconds to wait until there is one. Without it, the call takes at most the timeout of `join`.
+        wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
+        that you uploaded last. Without it, the call takes at most the timeout of `join`.
         """
         connection, started = self.connection, time.monotonic()
         end = started + max(wait, connection.timeout)
         connection.outbox.flush(connection.timeout)
+        if wait > 0:
+            connection.wait_for_others(connection.state.round, wait)
         while True:
             seconds = min(connection.timeout, end - time.monotonic())
             found = connection.inbox.download(_downloaded(self), self._context.pool_draws(), seconds)

@@ -12,7 +12,7 @@ import numpy as np
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, RelayError, RelayUnreachable
 from consilience.files import replace_file, report_write_errors
-from consilience.peer.connection import RelayConnection
+from consilience.peer.connection import FederationConnection, RelayConnection
 from consilience.wire.roles import PublicSetSettings, encode_public_set
 
 log = logging.getLogger("consilience.peer")
@@ -23,7 +23,7 @@ _PROGRESS = 15.0  # seconds between messages while it waits
 
 
 def find_public_set(
-    connection: RelayConnection,
+    connection: FederationConnection,
     own: np.ndarray,
     given: np.ndarray | None = None,
     wait: float = 120.0,
@@ -40,6 +40,7 @@ def find_public_set(
         if given is not None:
             raise ConfigurationError(f"federation {connection.charter.name!r} has no public set; leave --public out")
         return None
+    assert isinstance(connection, RelayConnection)  # a charter without a relay has no public set
     is_host = connection.number == settings.host
     if given is None and not is_host:
         return _fetch(connection, settings, wait, say)

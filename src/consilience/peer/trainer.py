@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from consilience.channels import LAST_MOVE, Answer, empty_answer
+from consilience.channels import Answer
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.evaluation import accuracy
 from consilience.export import describe_inputs, make_card, write_model
-from consilience.learner.initial_state import CommonValues
 from consilience.learner.own_answer import own_answer_of
 from consilience.method import Method, Role
-from consilience.peer.connection import RelayConnection
+from consilience.peer.connection import FederationConnection
+from consilience.peer.member_answers import download_answers, first_answer
 from consilience.peer.member_method import check_charter_channels
 from consilience.peer.member_role import MemberRole, build_roles
 from consilience.peer.others import OtherMembers
@@ -40,9 +40,7 @@ from consilience.simulation.records.checkpoint import (
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.simulate import in_one_round
-from consilience.wire import schema
 from consilience.wire.agreement import merge_channels
-from consilience.wire.charter import values_fingerprint
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,7 @@ class RoundResult:
 
     accuracy_own: of the member's own answer, with the test classes weighted as among its training samples; None where
     it has no other answer than its model's. epsilon: what uploads have spent of the privacy budget; None without one.
+    members: without a relay, the round of each member's upload that counted.
     """
 
     round: int
@@ -62,6 +61,7 @@ class RoundResult:
     bytes_down: int
     accuracy_own: float | None = None
     epsilon: float | None = None
+    members: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -87,7 +87,7 @@ class FederatedTrainer:
 
     def __init__(
         self,
-        connection: RelayConnection,
+        connection: FederationConnection,
         config: Config,
         method: Method,
         data: Dataset,
@@ -127,7 +127,7 @@ class FederatedTrainer:
         for role in self.roles:
             role.follow_schedules(0)
             for name, channel in role.learner.channels.items():
-                role.hold(name, _first_answer(connection, name, channel, role.common))
+                role.hold(name, first_answer(connection, name, channel, role.common))
 
     @property
     def main(self) -> MemberRole:
@@ -151,7 +151,8 @@ class FederatedTrainer:
         receiving = {name for role in self.roles for name in role.learner.receiving}
         moving = [name for name in channels if name in receiving and channels[name].moves]
         self._receive(self.connection.inbox.download(moving, {}, self.connection.timeout))
-        if self.connection.state.round < 0:
+        first = 1 if self.connection.repeats_rounds else 0  # what was published before a restart is exchanged again
+        if self.connection.state.round < first:
             for step in range(len(self.steps)):
                 if self.upload(step, train=False):
                     self.exchange()
@@ -187,11 +188,12 @@ class FederatedTrainer:
         uploads = self._work(role, open_, train)
         traveling = {name: each for name, each in uploads.items() if name in connection.channels}
         self._now.own = {n: Answer(dict(u.tensors), u.weight) for n, u in uploads.items() if n not in traveling}
-        if traveling:
-            self.budget.add_upload()
-        self._now.acknowledged &= connection.outbox.queue(self._now.number, traveling) and connection.outbox.flush(
-            connection.timeout
-        )
+        if not (connection.repeats_rounds and self._now.number <= connection.state.round):  # else it is published
+            if traveling:
+                self.budget.add_upload()
+            self._now.acknowledged &= connection.outbox.queue(self._now.number, traveling) and connection.outbox.flush(
+                connection.timeout
+            )
         return True
 
     def _begin_round(self, train: bool) -> None:
@@ -201,6 +203,8 @@ class FederatedTrainer:
         for role in self.roles:
             role.follow_schedules(self.round)
         number = max(self.round, connection.state.round + train)  # a new folder continues where the relay is
+        if connection.repeats_rounds and connection.state.round == self.round:
+            number = self.round  # it was published, and not saved, before a restart
         self._now = _RoundState(number, (connection.client.bytes_sent, connection.client.bytes_received))
         if self.others.late_means:
             found = connection.inbox.download(self.others.late_means, {}, connection.timeout)
@@ -247,12 +251,11 @@ class FederatedTrainer:
         up, down = client.bytes_sent - now.bytes_before[0], client.bytes_received - now.bytes_before[1]
         tested, own = self.test(), self.test_own()
         spent = None if self.budget.plan is None else self.budget.spent
-        return RoundResult(self.round, tested, now.losses, now.acknowledged, now.received, up, down, own, spent)
+        how = now.acknowledged, now.received, up, down, own, spent, self.connection.counted_rounds(now.number)
+        return RoundResult(self.round, tested, now.losses, *how)
 
     def _fetch(self, names: Sequence[str]) -> dict[str, Answer]:
         connection, end = self.connection, time.monotonic() + self.wait
-        channels = merge_channels([role.learner.channels for role in self.roles])
-        draws = {n: c.draw for n, c in channels.items() if isinstance(c, schema.Pool) and n in names}
         if connection.charter.roles is not None and names:
             mine = connection.charter.roles.uploads_of(connection.number)
             awaited = [n for n in names if n not in mine or not connection.channels[n].moves]
@@ -262,7 +265,9 @@ class FederatedTrainer:
             if connection.inbox.aggregated(names, end, connection.timeout):
                 break
             connection.inbox.wait(min(end - time.monotonic(), 5.0))
-        return connection.inbox.download(names, draws, connection.timeout, self._now.number)
+        if names:
+            connection.wait_for_others(self._now.number, self.wait, self.stopped)
+        return download_answers(connection, self.roles, names, self._now.number)
 
     def _receive(self, found: Mapping[str, Answer]) -> None:
         """Hold answers from now on, and let them change the model where they do."""
@@ -307,7 +312,10 @@ class FederatedTrainer:
             return False
         restore_learner([role.session.state for role in self.roles], checkpoint)
         self.round = checkpoint.round
-        if self.connection.state.round > self.round:  # stopped between download and saving: the download counts
+        if self.connection.repeats_rounds:  # with what counted in that round, whatever has come since
+            names = [name for role in self.roles for name in role.learner.receiving if name in self.connection.channels]
+            self._receive(download_answers(self.connection, self.roles, names, self.round))
+        elif self.connection.state.round > self.round:  # stopped between download and saving: the download counts
             self._receive(self.connection.state.answers)
             self._take_model(self.main)
         return True
@@ -338,28 +346,7 @@ class FederatedTrainer:
         self.connection.close()
 
 
-def _first_answer(connection: RelayConnection, name: str, channel: schema.Channel, common: CommonValues) -> Answer:
-    """The answer before any download: nothing with count 0, or the common values at the start."""
-    if name in connection.state.answers:
-        return connection.state.answers[name]
-    if name not in common:
-        return empty_answer(channel)
-    values = {k: t.numpy(force=True).copy() for k, t in common[name].items()}
-    settings = connection.charter.channel_settings.get(name)
-    if settings is not None and values_fingerprint(channel, values) != settings.start:
-        found = connection.inbox.download([name], {}, connection.timeout)
-        if name not in found:
-            raise ConfigurationError(
-                f"the common values of {name!r} cannot be made here, and the relay cannot be reached"
-            )
-        return found[name]
-    if name in connection.inbox.last_moves:
-        values |= {f"{LAST_MOVE}{k}": np.zeros_like(v) for k, v in values.items()}
-    connection.state.answers[name] = Answer(values, np.zeros(()), 0)
-    return connection.state.answers[name]
-
-
-def _may_upload(connection: RelayConnection, name: str) -> bool:
+def _may_upload(connection: FederationConnection, name: str) -> bool:
     """Whether a channel would accept an upload now: a change is measured from common values that are held."""
     if name not in connection.channels:
         return True

@@ -42,6 +42,11 @@ def create(path: Path, file: Path) -> Charter:
         values_file = start_values_file(file)
         body = values_file.read_bytes() if charter.start_values_message() else b""
         starts = decode_start_values(charter, body, str(values_file))
+        if charter.members:
+            raise ConfigurationError(
+                f"{file} lists the members' keys: it is for a federation without a relay, which they join with "
+                f"`consilience join --charter {file} --key FILE --peers ADDRESS`"
+            )
     except (OSError, UnicodeDecodeError) as error:
         place, why = getattr(error, "filename", None) or file, getattr(error, "strerror", None) or error
         raise ConfigurationError(f"{place}: cannot be read: {why}") from error

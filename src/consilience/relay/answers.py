@@ -10,7 +10,8 @@ from weakref import ref
 
 import numpy as np
 
-from consilience.channels import Answer, draw_from, gather_entries
+from consilience.channels import draw_from, gather_entries
+from consilience.relay.answer_parts import entries_to_send, mean_to_send
 from consilience.relay.messages import Messages, clip_to_bounds
 from consilience.relay.rejections import Rejection
 from consilience.relay.robust_answers import RobustAnswers
@@ -23,7 +24,6 @@ from consilience.wire.charter import Rules
 from consilience.wire.headers import ANSWER_HEADER, Part, Parts, format_parts
 from consilience.wire.signatures import ANSWER, Signer
 
-_LARGEST_COUNT = 2**31 - 1
 _KEPT_MEAN = 128 * 1024  # bytes: larger means are kept only as answers, of which there is a limit
 _ALL_UPLOADS = 2**40  # bytes: more than any answer that reads a few uploads takes
 
@@ -122,13 +122,13 @@ class AnswerBuilder:
     ) -> tuple[Part, dict[str, np.ndarray]]:
         """A standing mean: from its sums, or from contributions, of partners or where it needs all of them at once."""
         if request.partners:
-            return _mean_to_send(channel, self.scoped.mean(store, snapshot, channel, number, request.partners))
+            return mean_to_send(channel, self.scoped.mean(store, snapshot, channel, number, request.partners))
         if channel.robustness.needs_all:
-            return _mean_to_send(channel, self._robust.answer(store, snapshot, channel))
+            return mean_to_send(channel, self._robust.answer(store, snapshot, channel))
         running, known = snapshot.standing[channel.name], snapshot.means.get(channel.name)
         if known is not None and known.running() is running:
             return known.part, known.tensors
-        part, tensors = _mean_to_send(channel, running.answer())
+        part, tensors = mean_to_send(channel, running.answer())
         if self._work[channel.name] <= _KEPT_MEAN:
             snapshot.means[channel.name] = KnownMean(ref(running), part, tensors)
         return part, tensors
@@ -188,22 +188,7 @@ class AnswerBuilder:
             values = {k: np.zeros((1, *v.shape[1:]), np.float32) for k, v in values.items()}
             counts = np.zeros((1, *counts.shape[1:]), counts.dtype)
         answer = gather_entries(channel, np.where(picks >= 0, rows, -1), values, counts)[0]
-        tensors = clip_to_bounds(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
-        if channel.rows:
-            return Part(entries=draw), tensors | {f"{name}.count": answer.count}
-        there = answer.count > 0
-        last = np.argsort(~there, kind="stable")  # one that was removed since the snapshot may be in the middle
-        return Part(entries=draw, weight=float(there.sum())), {k: t[last] for k, t in tensors.items()}
-
-
-def _mean_to_send(channel: schema.Mean, mean: Answer) -> tuple[Part, dict[str, np.ndarray]]:
-    """What an answer says of a standing mean, and its tensors by name."""
-    tensors = clip_to_bounds(channel, {f"{channel.name}.{k}": t for k, t in mean.tensors.items()})
-    if not channel.rows:
-        return Part(weight=float(mean.count)), tensors
-    counts = np.minimum(mean.count, _LARGEST_COUNT)
-    whole = counts.astype(np.int32)
-    return Part(), tensors | {f"{channel.name}.count": whole if np.array_equal(whole, counts) else counts}
+        return entries_to_send(channel, answer)
 
 
 def _work(channel: schema.Channel, largest: int) -> int:

@@ -14,7 +14,7 @@ from consilience.channels.base import broadcast_rows
 from consilience.channels.robust import for_sums
 from consilience.errors import ConfigurationError, StorageError
 from consilience.relay.answers import AnswerBuilder
-from consilience.relay.messages import Messages, clip_to_bounds
+from consilience.relay.messages import Messages, clip_to_bounds, contribution_weight
 from consilience.relay.rejections import Rejection
 from consilience.relay.roles import check_uploads, count_expected, fewest_contributions
 from consilience.relay.snapshot import Snapshot
@@ -128,7 +128,7 @@ class FederationService:
         sha256 = upload_sha256(header, body)
         if round_ <= member.round:
             return _earlier_receipt(store, member, round_, sha256)
-        tensors = self._decode(parts, body)
+        tensors = self.messages.decode_upload(parts, body)
         before = store.contributions.of(self.id, member.number, parts.keys())
         too_stale = self._check_versions(draft, parts, before)
         accepted = [name for name in parts if name not in too_stale]
@@ -176,21 +176,6 @@ class FederationService:
             store.contributions.save(self.id, name, new, old)
         store.uploads.delete_unused(replaced.keys() - {number})
 
-    def _decode(self, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
-        """The tensors of an upload, checked against the charter."""
-        tensors = self.messages.codec_for("up", parts).decode(body)
-        most = self.charter.rules.samples
-        for name, part in parts.items():
-            if self.channels[name].rows:
-                count = tensors[f"{name}.count"]
-                if count.sum(dtype=np.int64) > most * (part.entries or 1):
-                    raise Rejection(
-                        "absurd-count",
-                        f"{name}.count: {int(count.sum(dtype=np.int64))} samples; at most {most} are accepted",
-                        field=f"{name}.count",
-                    )
-        return tensors
-
     def _check_versions(
         self, draft: Snapshot, parts: Parts, before: Mapping[str, StoredContribution]
     ) -> dict[str, str]:
@@ -231,7 +216,7 @@ class FederationService:
             draft.waiting[name] += 1
         elif name in draft.standing:
             new = {k: t[None] for k, t in tensors.items()}
-            weights = _weights(new, self.channels[name], part.weight)
+            weights = contribution_weight(self.channels[name], new, part.weight)
             self._replace(draft, name, new, weights, *self.read_contribution(store, name, old))
         else:
             draft.set_pool_entries(name, number, part.entries or 0, tensors.get("count"))
@@ -257,7 +242,7 @@ class FederationService:
             return zeros, np.zeros((1, *channel.rows))
         named = self.messages.read_stored(store.uploads.get(stored.upload), name)
         tensors = {k: t[None] for k, t in channel.own_tensors(named).items()}
-        return tensors, _weights(tensors, channel, stored.weight)
+        return tensors, contribution_weight(channel, tensors, stored.weight)
 
     # -- removal -------------------------------------------------------------------------------------------------------
 
@@ -371,11 +356,6 @@ class FederationService:
                 store.channel_states.save(self.id, name, running.state())
         if (draft.revision, draft.round) != (self.snapshot.revision, self.snapshot.round):
             store.federations.update(self.id, draft.revision, draft.round, draft.advanced_by)
-
-
-def _weights(tensors: Mapping[str, np.ndarray], channel: schema.Channel, weight: float | None) -> np.ndarray:
-    """The weight of a contribution, (1, *rows): its counts if it has rows, else the weight from the header."""
-    return tensors["count"].astype(np.float64) if channel.rows else np.array([weight or 0.0])
 
 
 def _earlier_receipt(store: Store, member: MemberRecord, round_: int, sha256: str) -> str:

@@ -49,6 +49,20 @@ class Messages:
         codec = self.codec_for("up", self.parse_header(upload.header))
         return codec.read(upload.body, only=[k for k in codec.message if k.startswith(f"{channel}.")])
 
+    def decode_upload(self, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
+        """The tensors of an upload, checked against the charter."""
+        tensors = self.codec_for("up", parts).decode(body)
+        for name, part in parts.items():
+            if self.channels[name].rows:
+                count = int(tensors[f"{name}.count"].sum(dtype=np.int64))
+                if count > self.samples * (part.entries or 1):
+                    raise Rejection(
+                        "absurd-count",
+                        f"{name}.count: {count} samples; at most {self.samples} are accepted",
+                        field=f"{name}.count",
+                    )
+        return tensors
+
     def body_size(self, header: str) -> int:
         """How long the body beside this header is; refuses a header that the charter does not allow."""
         return self.codec_for("up", self.parse_header(header)).size
@@ -91,3 +105,8 @@ def clip_to_bounds(channel: schema.Channel, named: Mapping[str, np.ndarray]) -> 
     """The tensors within the channel's bounds: rounding, and the zeros of an empty channel, may be outside."""
     bounds = {f"{channel.name}.{k}": (t.low, t.high) for k, t in channel.tensors.items()}
     return {k: x if bounds[k] == (-math.inf, math.inf) else np.clip(x, *bounds[k]) for k, x in named.items()}
+
+
+def contribution_weight(channel: schema.Channel, tensors: Mapping[str, np.ndarray], weight: float | None) -> np.ndarray:
+    """The weight of a contribution to a mean, (1, *rows): its counts if it has rows, else the one from the header."""
+    return tensors["count"].astype(np.float64) if channel.rows else np.array([weight or 0.0])

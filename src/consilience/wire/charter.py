@@ -22,8 +22,9 @@ from pydantic import Field, ValidationError, model_validator
 from consilience.errors import ConfigurationError, WireError
 from consilience.validation import describe_error
 from consilience.wire import codec, schema
-from consilience.wire.encodings import ENCODINGS, Bit, Encoding, encoding_name
+from consilience.wire.encodings import encoding_name, parse_encoding
 from consilience.wire.headers import Parts
+from consilience.wire.members import MemberKey, check_members
 from consilience.wire.privacy import PrivacySettings
 from consilience.wire.robustness import PLAIN, Robustness, build_robustness
 from consilience.wire.roles import PublicSetSettings, RoleSettings
@@ -33,6 +34,8 @@ PROTOCOL = 1
 """The version of the protocol that this library implements; see docs/protocol.md."""
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 """Allowed names of federations, channels and members."""
+WITHOUT_RELAY = "representation-sharing, fedproto or federated-distillation"
+"""Methods that work without a relay."""
 CommonValues = Mapping[str, Mapping[str, np.ndarray]]
 """Common values of moving means: by channel, then by tensor."""
 
@@ -83,7 +86,7 @@ class TensorSettings(CharterSection):
             raise ValueError(f"shape {self.shape} is not allowed; sizes are 0 or more, with at most 2^31 values in all")
         if not self.low <= self.high or self.low == math.inf or self.high == -math.inf:
             raise ValueError(f"bounds {self.low} to {self.high} allow no value; low must not be above high")
-        return schema.Tensor(self.shape, _encoding(self.up), _encoding(self.down), self.low, self.high)
+        return schema.Tensor(self.shape, parse_encoding(self.up), parse_encoding(self.down), self.low, self.high)
 
 
 class RobustnessSettings(CharterSection):
@@ -178,6 +181,9 @@ class Charter(CharterSection):
         pattern=r"^(ed25519:[A-Za-z0-9+/]{43}=)?$",
         description="the public key of the relay, which signs receipts and answers; the relay adds it",
     )
+    members: tuple[MemberKey, ...] = Field(
+        default=(), description="the members and their keys, of a federation without a relay"
+    )
     rules: Rules = Rules()
     privacy: PrivacySettings | None = Field(default=None, description="how uploads are made private, where they are")
     roles: RoleSettings | None = Field(default=None, description="who has which role, where there are several")
@@ -197,6 +203,8 @@ class Charter(CharterSection):
         if not isinstance(self.method.get("name"), str):
             raise ValueError('method has no name; give it one, such as name = "fedavg"')
         self._check_roles()
+        if self.members:
+            self._check_members()
         codec.encoded_size(self.message("up"))
         codec.encoded_size(self.message("down"))
         return self
@@ -215,6 +223,29 @@ class Charter(CharterSection):
         for name, channel in self.channel_settings.items():
             if public is not None and channel.public_set not in ("", public.sha256):
                 raise ValueError(f"channel {name!r} refers to another public set than `public_set` describes")
+
+    def _check_members(self) -> None:
+        """Refuse members that cannot do without a relay."""
+        check_members(self.members)
+        for name, channel in self.channel_settings.items():
+            if channel.kind == "moving":
+                raise ValueError(
+                    f"method {self.method['name']!r} shares {name!r}, common values that all members move together: "
+                    f"that needs one place that says which changes have counted, a relay. Without a relay use "
+                    f"{WITHOUT_RELAY}, or leave the members out"
+                )
+        if self.roles is not None or self.public_set is not None:
+            raise ValueError(
+                f"method {self.method['name']!r} has roles or a public set, which members get from a relay; without "
+                f"one use {WITHOUT_RELAY}, or leave the members out"
+            )
+        if self.relay_key:
+            raise ValueError("a charter has the key of a relay, or members with keys of their own, and not both")
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the charter's text: by it, members without a relay see that they have agreed on the same."""
+        return hashlib.sha256(self.to_toml().encode()).hexdigest()
 
     def uploads_of(self, number: int) -> frozenset[str]:
         """The channels to which a member uploads, by its number."""
@@ -297,7 +328,7 @@ def build_charter(
         "rules": rules or Rules(),
         "channels": {key: _settings(channel, starts.get(key)) for key, channel in sent.items()},
     }
-    return _checked(content, f"federation {name!r}")
+    return checked_charter(content, f"federation {name!r}")
 
 
 def _settings(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> dict[str, Any]:
@@ -327,10 +358,11 @@ def read_charter(text: str, where: str = "the charter") -> Charter:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{where} is not TOML: {error}") from error
-    return _checked(content, where)
+    return checked_charter(content, where)
 
 
-def _checked(content: Mapping[str, Any], where: str) -> Charter:
+def checked_charter(content: Mapping[str, Any], where: str) -> Charter:
+    """The charter with this content; what is wrong with it is a `ConfigurationError`."""
     try:
         return Charter.model_validate(content)
     except ValidationError as error:
@@ -373,20 +405,3 @@ def _finite(content: Any) -> Any:
     if isinstance(content, Mapping):
         return {k: _finite(v) for k, v in content.items() if not (isinstance(v, float) and math.isinf(v))}
     return [_finite(v) for v in content] if isinstance(content, list | tuple) else content
-
-
-_BIT = re.compile(r"bit\((.+)\)")
-_FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # a unit is sent as float32
-
-
-def _encoding(text: str) -> Encoding:
-    if text in ENCODINGS and text != "int32":
-        return ENCODINGS[text]
-    vote = _BIT.fullmatch(text)
-    try:
-        unit = float(vote[1]) if vote else math.nan
-    except ValueError:
-        unit = math.nan
-    if not _FLOAT32[0] <= unit <= _FLOAT32[1]:
-        raise ValueError(f"encoding {text[:80]!r} is unknown; known: float32, float16, int8, int4, bit, bit(UNIT)")
-    return Bit(unit=unit)

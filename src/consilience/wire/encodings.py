@@ -7,9 +7,11 @@ and makes no bytes; `codec` makes the bytes. Both work on any array of the array
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, device
 
 Array = Any
@@ -186,3 +188,19 @@ def encoding_name(encoding: Encoding) -> str:
 
 
 ENCODINGS: dict[str, Encoding] = {e.name: e for e in (FLOAT32, FLOAT16, INT8, INT4, BIT, INT32)}
+_BIT = re.compile(r"bit\((.+)\)")
+_FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # a unit is sent as float32
+
+
+def parse_encoding(text: str) -> Encoding:
+    """The encoding that `encoding_name` names; not int32, which only counts have."""
+    if text in ENCODINGS and text != "int32":
+        return ENCODINGS[text]
+    vote = _BIT.fullmatch(text)
+    try:
+        unit = float(vote[1]) if vote else math.nan
+    except ValueError:
+        unit = math.nan
+    if not _FLOAT32[0] <= unit <= _FLOAT32[1]:
+        raise ValueError(f"encoding {text[:80]!r} is unknown; known: float32, float16, int8, int4, bit, bit(UNIT)")
+    return Bit(unit=unit)

@@ -61,8 +61,8 @@ def parse_key(text: str) -> Ed25519PublicKey:
         return Ed25519PublicKey.from_public_bytes(base64.b64decode(match[1], validate=True) if match else b"")
     except (ValueError, binascii.Error):
         raise ConfigurationError(
-            f"{text[:80]!r} is not the key of a relay; one is ed25519: with 44 characters, and `consilience relay key` "
-            f"prints it"
+            f"{text[:80]!r} is not a public key; one is ed25519: with 44 characters, and `consilience relay key` "
+            f"prints a relay's, `consilience key` a member's"
         ) from None
 
 

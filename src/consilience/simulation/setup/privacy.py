@@ -117,9 +117,9 @@ def _refuse_choice_by_samples(config: Config) -> None:
     """Refuse partners that are chosen by a learner's own samples: whom it asks would reveal something of them."""
     if config.network.partners.startswith("useful"):
         raise ConfigurationError(
-            f"private is {config.privacy.private!r}, and partners is {config.network.partners!r}: learners would choose "
-            f"by their validation samples whom they ask, without noise; use partners='similar(K)', which compares what "
-            f"was uploaded, or lists"
+            f"private is {config.privacy.private!r}, and partners is {config.network.partners!r}: learners would "
+            f"choose by their validation samples whom they ask, without noise; use partners='similar(K)', which "
+            f"compares what was uploaded, or lists"
         )
 
 
