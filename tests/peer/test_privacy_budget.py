@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from consilience.config.config import make_config
+from consilience.data import load
 from consilience.errors import ConfigurationError
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SECRET, SIMULATED
 from consilience.models import SplitModel
+from consilience.peer.connection import connect_to_relay
+from consilience.peer.create_charter import TaskShape, create_charter, write_charter
+from consilience.peer.member_method import member_method
 from consilience.peer.peer import Peer
+from consilience.peer.trainer import FederatedTrainer
 from consilience.privacy.gaussian import epsilon_of_releases, noise_of_releases
+from consilience.relay import admin
 from consilience.wire.charter import Rules, read_charter
 from consilience.wire.headers import Parts
 from consilience.wire.privacy import PrivacySettings
@@ -187,3 +194,29 @@ def test_a_charter_for_what_cannot_be_private_is_refused(tmp_path: Path) -> None
         federation(tmp_path, PROTOTYPES, privacy=private(kind="fixed-encoder")),
     ):
         pass
+
+
+def test_a_member_whose_second_role_uploads_has_a_budget_too(tmp_path: Path) -> None:
+    """In FLESD the first role of a member uploads nothing: its uploads are the witness's, and they count."""
+    data = load("digits", train=90, test=30)
+    method = {"name": "flesd", "distill_epochs": 1, "distill_batch": 16, "queue": 16}
+    task = TaskShape(data.shape, data.classes, learners=3, public=data.inputs[:30])
+    charter, starts = create_charter("roles", method, task, ["mlp"], seed=5, rules=AT_ONCE, privacy=private(uploads=2))
+    write_charter(tmp_path / "roles.toml", charter, starts)
+    store = tmp_path / "relay.db"
+    admin.create(store, tmp_path / "roles.toml")
+    tokens = [str(admin.invite(store, f"m{number}")) for number in range(2)]
+    with serving(store) as relay:
+        connection = connect_to_relay(relay.url, tokens[1], tmp_path / "peer")
+        config = make_config({"learners": 1, "rounds": 4, "seed": 5, "model": "mlp"})
+        built = member_method(connection.charter)
+        trainer = FederatedTrainer(connection, config, built, data, "mlp", 0.0, data.inputs[:30])
+        assert trainer.main.name == "learner" and not trainer.main.learner.uploading
+        spent = []
+        for _ in range(3):
+            for step in range(2):  # learner, witness
+                trainer.upload(step)
+            spent.append(trainer.finish_round().epsilon)
+        trainer.close()
+    assert spent[1] == spent[2] == pytest.approx(4.0) and spent[0] is not None and 0 < spent[0] < 4.0
+    assert connection.state.spent["uploads"] == 2

@@ -118,9 +118,8 @@ class FederatedTrainer:
         self._model_in = self.main  # the role with the newest model
         self.stopped: Callable[[], bool] = lambda: False
         """Whether to stop, and not to wait for the others any longer."""
-        self.budget = PrivacyBudget(
-            self.main.setup.privacy, connection.state, self.main.step_plan, self.main.private_steps
-        )
+        plan = next((role.setup.privacy for role in self.roles if role.setup.privacy is not None), None)
+        self.budget = PrivacyBudget(plan, connection.state, self.main.step_plan, self.main.private_steps)
         """What uploads may reveal, where they are private."""
         self.others = OtherMembers(connection, lambda: self.stopped())
         connection.inbox.last_moves = frozenset[str]().union(*(r.learner.moved_before_batches for r in self.roles))
