@@ -139,7 +139,7 @@ def test_aggregation_past_the_deadline_does_not_end_the_next_round(tmp_path: Pat
 
 
 def test_stale_changes_have_less_weight(tmp_path: Path) -> None:
-    """A change made s versions ago counts by 1/sqrt(1 + s), and the mean is divided by the whole weight."""
+    """A change made s versions ago counts by (1 + s) ** -0.75, and the mean is divided by the whole weight."""
     federation = create_federation(tmp_path, 3, channels(quorum=2), A_MINUTE)
     with manual_writer(federation) as at:
         for round_ in range(1, 4):
@@ -150,7 +150,7 @@ def test_stale_changes_have_less_weight(tmp_path: Path) -> None:
         at.upload(2, 1, 0, MOVING).result(0)  # 3 versions old
         assert at.version == 4
         fresh, stale = (federation.upload(*which, MOVING).of("weights")["b"] for which in ((0, 4, 3), (2, 1, 0)))
-        weights = 3.5, 23.5 / np.sqrt(1 + 3)
+        weights = 3.5, 23.5 / (1 + 3) ** 0.75
         mean = (weights[0] * fresh.astype(np.float64) + weights[1] * stale) / (3.5 + 23.5)
         sent = mean.astype(np.float32).astype(np.float16).astype(np.float32)
         assert np.array_equal(common(at), before + sent)

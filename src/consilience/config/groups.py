@@ -70,7 +70,7 @@ class GroupConfig(BaseModel):
         None, ge=1, description="training samples of each of them, drawn from all; the others share the rest"
     )
     partners: Numbers | None = Field(
-        None, description="with partners = 'listed', whose uploads they use beside their own: numbers as in learners"
+        None, description="with partners = 'listed', whose uploads they use: numbers as in learners"
     )
 
     attack: Annotated[str, AfterValidator(_known_attack)] | None = Field(
