@@ -17,10 +17,11 @@ from consilience.peer.create_charter import with_members
 from consilience.peer.direct.key_file import make_key
 from consilience.peer.direct.network import PeerNetwork
 from consilience.wire import schema
-from consilience.wire.charter import Charter, Rules, build_charter, message_of
+from consilience.wire.charter import Charter, build_charter, message_of
 from consilience.wire.codec import Codec
 from consilience.wire.encodings import FLOAT16
 from consilience.wire.headers import Part
+from consilience.wire.rules import Rules
 from consilience.wire.signatures import public_key
 from consilience.wire.signed_message import SignedMessage, sign_message
 

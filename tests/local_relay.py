@@ -16,9 +16,9 @@ from consilience.relay import admin
 from consilience.relay.app import Limits, Relay
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
-from consilience.wire.charter import Rules
 from consilience.wire.encodings import BIT
 from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Part, format_parts, parse_parts
+from consilience.wire.rules import Rules
 
 Arrays = dict[str, np.ndarray]
 Channels = Mapping[str, schema.Channel]

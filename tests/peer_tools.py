@@ -21,10 +21,11 @@ from consilience.peer.create_charter import TaskShape, create_charter, write_cha
 from consilience.peer.peer import Peer, join
 from consilience.randomness import seed_of
 from consilience.relay import admin
-from consilience.wire.charter import Charter, Rules, message_of
+from consilience.wire.charter import Charter, message_of
 from consilience.wire.codec import Codec
 from consilience.wire.headers import Parts
 from consilience.wire.privacy import PrivacySettings
+from consilience.wire.rules import Rules
 from tests.relay_tools import PATIENT
 
 SHAPE, CLASSES, WIDTH = (6,), 3, 4

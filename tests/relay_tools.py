@@ -33,7 +33,6 @@ from consilience.relay.writer import Writer
 from consilience.wire import schema
 from consilience.wire.charter import (
     Charter,
-    Rules,
     build_charter,
     common_values_message,
     encode_start_values,
@@ -42,6 +41,7 @@ from consilience.wire.charter import (
 from consilience.wire.codec import Codec
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32
 from consilience.wire.headers import UPLOAD_HEADER, Part, format_parts, upload_sha256
+from consilience.wire.rules import Rules
 
 FULL = os.environ.get("CONSILIENCE_ROBUSTNESS") == "1"
 SOURCE = Path(__file__).parents[1] / "src"

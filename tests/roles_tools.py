@@ -11,13 +11,13 @@ from consilience.relay import admin
 from consilience.wire import schema
 from consilience.wire.charter import (
     Charter,
-    Rules,
     build_charter,
     encode_start_values,
     read_charter,
     start_values_file,
 )
 from consilience.wire.roles import RoleSettings, describe_public_set
+from consilience.wire.rules import Rules
 
 PUBLIC = np.random.default_rng(7).normal(size=(6, 1, 4, 4)).astype(np.float32)
 ROLES: dict[str, Any] = {

@@ -25,9 +25,9 @@ from consilience.relay.upload_queue import QueuedUpload
 from consilience.relay.writer import Writer
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
-from consilience.wire.charter import Rules
 from consilience.wire.encodings import FLOAT32
 from consilience.wire.headers import Part, format_parts, parse_parts
+from consilience.wire.rules import Rules
 from tests.relay_tools import often
 
 PAIR = {"x": schema.Tensor((2,))}

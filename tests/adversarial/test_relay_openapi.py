@@ -29,7 +29,7 @@ from consilience.relay.openapi import description
 from consilience.relay.operators import add_operator
 from consilience.wire import charter as charters
 from consilience.wire import schema
-from consilience.wire.charter import Rules
+from consilience.wire.rules import Rules
 from tests.relay_tools import in_a_thread
 
 CHANNELS: dict[str, schema.Channel] = {

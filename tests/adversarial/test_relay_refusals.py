@@ -23,9 +23,9 @@ from consilience.relay.rate_limit import RateLimit
 from consilience.relay.timeouts import Timeouts
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
-from consilience.wire.charter import Rules
 from consilience.wire.encodings import BIT, FLOAT16, INT8
 from consilience.wire.headers import UPLOAD_HEADER
+from consilience.wire.rules import Rules
 from tests.relay_tools import in_a_thread
 
 MEAN = schema.Mean("mean", {"value": schema.Tensor((3, 2), low=-1, high=1)}, rows=(3,))

@@ -16,11 +16,12 @@ from consilience.relay.app import Limits
 from consilience.relay.openapi import description
 from consilience.relay.rejections import STATUS
 from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
-from consilience.wire.charter import PROTOCOL, ChannelSettings, Charter, Rules, TensorSettings
+from consilience.wire.charter import PROTOCOL, ChannelSettings, Charter, TensorSettings
 from consilience.wire.codec import CODES
 from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER
 from consilience.wire.privacy import PrivacySettings
 from consilience.wire.roles import PublicSetSettings, RoleSettings
+from consilience.wire.rules import Rules
 from tests.relay_tools import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")

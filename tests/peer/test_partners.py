@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from consilience.errors import RelayError
-from consilience.wire.charter import Rules
+from consilience.wire.rules import Rules
 from tests.peer_tools import SHARING, batches, federation, net, seeded
 from tests.relay_tools import serving
 

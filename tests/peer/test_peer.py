@@ -25,8 +25,8 @@ from consilience.models import SplitModel
 from consilience.optimizers import build_optimizer
 from consilience.peer.peer import Peer
 from consilience.randomness import uniform
-from consilience.wire.charter import Rules
 from consilience.wire.headers import Parts
+from consilience.wire.rules import Rules
 from tests.peer_tools import (
     CLASSES,
     SHAPE,

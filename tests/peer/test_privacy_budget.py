@@ -22,9 +22,10 @@ from consilience.peer.peer import Peer
 from consilience.peer.trainer import FederatedTrainer
 from consilience.privacy.gaussian import epsilon_of_releases, noise_of_releases
 from consilience.relay import admin
-from consilience.wire.charter import Rules, read_charter
+from consilience.wire.charter import read_charter
 from consilience.wire.headers import Parts
 from consilience.wire.privacy import PrivacySettings
+from consilience.wire.rules import Rules
 from tests.peer_tools import batches, decoded, federation, net, train
 from tests.relay_tools import serving
 

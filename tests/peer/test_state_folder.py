@@ -18,7 +18,7 @@ from consilience.models import SplitModel
 from consilience.peer import state_folder
 from consilience.peer.peer import Peer
 from consilience.peer.state import ChannelUpload
-from consilience.wire.charter import Rules
+from consilience.wire.rules import Rules
 from tests.peer_tools import SHARING, Founded, batches, federation, flat, net, residuals_of, same, seeded, train
 from tests.relay_tools import serving, wait_until
 

@@ -17,8 +17,8 @@ import pytest
 from consilience.relay.rejections import STATUS
 from consilience.wire import charter as charters
 from consilience.wire import codec
-from consilience.wire.charter import Rules
 from consilience.wire.headers import UPLOAD_HEADER
+from consilience.wire.rules import Rules
 from tests.local_relay import (
     MEAN,
     MOVING,

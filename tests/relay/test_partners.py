@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from consilience.wire import schema
-from consilience.wire.charter import Rules, read_charter
+from consilience.wire.charter import read_charter
 from consilience.wire.headers import Part
+from consilience.wire.rules import Rules
 from tests.local_relay import BY_CLASS, Arrays, LocalRelay, StoredFederation, code, create_federation, running
 
 POOL = {"seen": schema.Pool("seen", {"mean": schema.Tensor((3, 2))}, rows=(3,))}

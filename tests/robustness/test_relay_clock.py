@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from consilience.wire.charter import Rules
+from consilience.wire.rules import Rules
 from tests.relay_tools import Federation, create_federation, serving, upload_headers, wait_until
 
 DEADLINE = 1.0

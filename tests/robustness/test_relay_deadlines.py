@@ -13,7 +13,7 @@ import pytest
 from consilience.relay import admin
 from consilience.relay.rejections import Rejection
 from consilience.relay.store import Store
-from consilience.wire.charter import Rules
+from consilience.wire.rules import Rules
 from tests.relay_tools import (
     Federation,
     ManualWriter,

@@ -17,7 +17,6 @@ from consilience.errors import ConfigurationError
 from consilience.wire import codec, schema
 from consilience.wire.charter import (
     Charter,
-    Rules,
     build_charter,
     common_values_message,
     decode_start_values,
@@ -27,6 +26,7 @@ from consilience.wire.charter import (
     values_fingerprint,
 )
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Bit
+from consilience.wire.rules import Rules
 
 CHANNELS: dict[str, schema.Channel] = {
     "prototypes": schema.Mean("prototypes", {"mean": schema.Tensor((3, 4), FLOAT16, INT8, -1, 1)}, rows=(3,)),

@@ -33,8 +33,9 @@ from consilience.peer.trainer import FederatedTrainer, RoundResult
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
 from consilience.user_code import absolute_name
-from consilience.wire.charter import Charter, Rules
+from consilience.wire.charter import Charter
 from consilience.wire.privacy import PrivacySettings
+from consilience.wire.rules import Rules
 
 log = logging.getLogger("consilience")
 

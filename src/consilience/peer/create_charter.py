@@ -33,7 +33,6 @@ from consilience.wire.agreement import describe_difference, merge_channels, with
 from consilience.wire.charter import (
     Charter,
     CommonValues,
-    Rules,
     ScalingSettings,
     build_charter,
     checked_charter,
@@ -43,6 +42,7 @@ from consilience.wire.charter import (
 )
 from consilience.wire.privacy import PrivacySettings
 from consilience.wire.roles import PublicSetSettings, RoleSettings, describe_public_set
+from consilience.wire.rules import Rules
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from consilience.channels import Answer
 from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange, View
-from consilience.exchanges.owning import OwningExchange
 from consilience.learner.batches import LearnerKey
 from consilience.learner.draws import AFTER_TRAINING
 from consilience.learner.noise_source import SECRET, UPLOAD_NOISE
@@ -40,13 +39,14 @@ from consilience.peer.connection import FederationConnection, connect_to_relay
 from consilience.peer.direct.connection import connect_to_peers
 from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.exchange_context import ExchangeContext
+from consilience.peer.loop_limits import refuse_moves_before_batches, refuse_roles
 from consilience.peer.loop_objective import LoopObjective
 from consilience.peer.member_method import check_exchanges, member_method
 from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, check_fixed_encoder, loop_privacy
 from consilience.peer.shared_gradients import SharedGradients
 from consilience.peer.state import ChannelUpload
-from consilience.wire.charter import Charter, values_fingerprint
+from consilience.wire.charter import values_fingerprint
 
 
 def join(
@@ -105,12 +105,12 @@ class Peer(AbstractContextManager["Peer"]):
         self, connection: FederationConnection, model: nn.Module | None = None, method: str | Method | None = None
     ) -> None:
         self.connection, self.charter = connection, connection.charter
-        _refuse_roles(self.charter)
+        refuse_roles(self.charter)
         self.method = member_method(self.charter, method)
         check_exchanges(self.method, self.charter)
         self.role = self.method.roles[self.method.role_of(connection.number)]
         self.exchanges = [e for e in self.role.exchanges if e.name in connection.channels]
-        _refuse_moves_before_batches(self.exchanges, self.charter)
+        refuse_moves_before_batches(self.exchanges, self.charter)
         self._context = ExchangeContext(connection, self.method, self.exchanges)
         self._gradients = SharedGradients(self.exchanges, self._context)
         plan = charter_plan(self.charter, [e for e in self.exchanges if e.name in self.role.uploading])
@@ -361,24 +361,6 @@ def _contributions(peer: Peer, due: list[Exchange], loader: Loader, round_: int)
         )
     peer._gradients.forget()
     return uploads
-
-
-def _refuse_moves_before_batches(exchanges: Iterable[Exchange], charter: Charter) -> None:
-    for e in exchanges:
-        if isinstance(e, OwningExchange) and e.moves_before_batches:
-            raise ConfigurationError(
-                f"federation {charter.name!r} moves {e.owned_part!r} before every batch (inner=batch), which a loop of "
-                f"your own cannot do; take part with `consilience join`"
-            )
-
-
-def _refuse_roles(charter: Charter) -> None:
-    """Refuse a method whose roles act one after the other: a loop of one's own has no place for each of them."""
-    if charter.roles is not None:
-        raise ConfigurationError(
-            f"members of federation {charter.name!r} have the roles {', '.join(charter.roles.order)}, which act one "
-            f"after the other in a round; take part with the command `consilience join`, which trains for you"
-        )
 
 
 def _checked_finite(name: str, contribution: Contribution) -> Contribution:

@@ -130,6 +130,13 @@ function withLegend(spec, legend) {
   }
 }
 
+function sideBySide(spec, room) {
+  const count = spec.hconcat.length;
+  const width = room < 560 ? room - 70 : Math.max(120, (room - 60) / count - 70);
+  for (const panel of spec.hconcat) { panel.width = width; panel.height = width; }
+  if (room < 560) { spec.vconcat = spec.hconcat; delete spec.hconcat; }
+}
+
 function fitted(spec, room) {
   const panels = spec.facet ? spec.spec : null;
   const legend = spec.usermeta?.narrowLegend;
@@ -139,6 +146,7 @@ function fitted(spec, room) {
   }
   if (panels && room < 560) { spec.columns = 1; panels.width = room - 70; }
   else if (panels) { panels.width = (room - 65 * spec.columns) / spec.columns - (spec.columns > 2 ? 45 : 0); }
+  else if (spec.hconcat) { sideBySide(spec, room); }
   else { spec.width = "container"; }
   return spec;
 }

@@ -20,8 +20,8 @@ from consilience.relay.snapshot import KnownMean, Snapshot
 from consilience.relay.store import Store
 from consilience.wire import schema
 from consilience.wire.byte_count import ByteCount
-from consilience.wire.charter import Rules
 from consilience.wire.headers import ANSWER_HEADER, Part, Parts, format_parts
+from consilience.wire.rules import Rules
 from consilience.wire.signatures import ANSWER, Signer
 
 _KEPT_MEAN = 128 * 1024  # bytes: larger means are kept only as answers, of which there is a limit

@@ -15,7 +15,7 @@ from consilience.relay.robust_answers import Outdated
 from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
 from consilience.wire import schema
-from consilience.wire.charter import Rules
+from consilience.wire.rules import Rules
 
 Partners = tuple[int, ...]
 
