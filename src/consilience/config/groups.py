@@ -46,6 +46,8 @@ def _epsilon(value: Any) -> Any:
 
 Rate = Annotated[float | str, BeforeValidator(_rate)]
 Epsilon = Annotated[float, BeforeValidator(_epsilon)]
+ClassName = Annotated[str, BeforeValidator(lambda key: str(key) if type(key) is int else key)]
+"""A class by its number or its label, as text: keys of tables are."""
 Numbers = StrictInt | str | tuple[StrictInt, ...]
 """Learners by number: 3, [0, 2] or '0-2,5'."""
 
@@ -66,7 +68,7 @@ class GroupConfig(BaseModel):
         True, description="whether they download, or the exchanges they download from"
     )
     never_share: tuple[StrictInt | str, ...] = Field((), description="classes whose samples never enter an upload")
-    sample_epsilons: dict[StrictInt | str, Epsilon] = Field(
+    sample_epsilons: dict[ClassName, Epsilon] = Field(
         default_factory=dict,
         description="with private, smaller epsilons for samples of these classes: {3 = 1.0}; 0: never drawn",
     )

@@ -1,8 +1,8 @@
 """Private steps: the gradient of each sample by itself, clipped, summed, and noised (DP-SGD, Abadi et al. 2016).
 
 Every sample is drawn for a step with its probability and independently of the others: Poisson sampling, on which the
-accounting relies. It is the same for all samples but those with a smaller privacy budget of their own. A batch therefore has another size at each step, in tensors of one size: what is not drawn counts
-for nothing.
+accounting relies. It is the same for all samples but those with a smaller privacy budget of their own. A batch
+therefore has another size at each step, in tensors of one size: what is not drawn counts for nothing.
 """
 
 from __future__ import annotations

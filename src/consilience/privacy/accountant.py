@@ -2,9 +2,9 @@
 
 A step adds Gaussian noise to the sum of clipped gradients of the samples it drew, each with the same probability and
 independently of the others (Poisson sampling). A release adds Gaussian noise to sums over all samples, or over samples
-that are drawn in the same way. Neighboring data sets differ in one sample that is there or contributes nothing; how many
-samples there are is known. Noise multipliers are relative to what one sample can change. A sample with a smaller budget
-of its own is drawn less often: only its own probability enters its own accounting.
+that are drawn in the same way. Neighboring data sets differ in one sample that is there or contributes nothing; how
+many samples there are is known. Noise multipliers are relative to what one sample can change. A sample with a smaller
+budget of its own is drawn less often: only its own probability enters its own accounting.
 """
 
 from __future__ import annotations

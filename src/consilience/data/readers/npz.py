@@ -46,7 +46,8 @@ def read_archive(path: Path, test_share: float) -> RawDataset:
         missing = INPUTS if inputs is None else TARGETS
         raise DataError(
             f"{path}: no array is called {missing[0]!r} or {missing[1]!r}; it holds {_listed(path)}. Save images "
-            f"(or x) and labels (or y); test_images, test_labels, shareable, sample_epsilons, classes and owners are optional"
+            f"(or x) and labels (or y); test_images, test_labels, shareable, sample_epsilons, classes and owners are "
+            f"optional"
         )
     return raw_from_arrays(
         str(path),

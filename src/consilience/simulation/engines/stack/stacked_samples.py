@@ -78,7 +78,8 @@ class StackedSamples:
     def _places(self) -> Tensor:
         """Where each row's samples are listed, (rows, longest); the last one again where a row has fewer."""
         column = torch.arange(self.longest, device=self.start.device)
-        return self.start[:, None] + torch.minimum(column, self.keys.size[:, None] - 1)
+        places: Tensor = self.start[:, None] + torch.minimum(column, self.keys.size[:, None] - 1)
+        return places
 
     def draw(self, owner: str, draws: int, samples: int, step: Tensor) -> Tensor:
         """Uniform numbers, the same as the loop's, (rows, draws, samples)."""
