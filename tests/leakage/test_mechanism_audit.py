@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from consilience.leakage.mechanism_audit import Mechanism, audit_mechanism
 from consilience.learner.private_training import draw_batch
 from consilience.privacy.epsilon_bound import Bound, epsilon_lower_bound
 from consilience.privacy.gaussian import noise_of_releases
-from consilience.privacy.plan import PrivacyPlan
+from consilience.privacy.plan import PrivacyPlan, StepPlan
 from consilience.randomness import normal, uniform
 
 ROUNDS, WIDTH, CLIP = 4, 6, 0.5
@@ -185,7 +186,12 @@ def test_too_few_trials_are_refused() -> None:
 
 OWN, TRIALS, DRAWS = 1.0, 8000, 8
 PLAN = PrivacyPlan("training", 8.0, DELTA, CLIP, DRAWS, releases=True)
-STEPS = PLAN.for_steps(SAMPLES, 10, 2 * DRAWS)
+
+
+@cache
+def planned_steps() -> StepPlan:
+    pytest.importorskip("dp_accounting")
+    return PLAN.for_steps(SAMPLES, 10, 2 * DRAWS)
 
 
 def log_ratio(seen: Tensor, rate: float, noise: float) -> Tensor:
@@ -197,18 +203,18 @@ def log_ratio(seen: Tensor, rate: float, noise: float) -> Tensor:
 def steps_seen(share: float, there: bool) -> Tensor:
     """What every step shows in the canary's direction, in units of the clip, (trials, steps)."""
     rows = gradients()[there]
-    rate = torch.full((SAMPLES,), STEPS.rate, dtype=torch.float64)
+    rate = torch.full((SAMPLES,), planned_steps().rate, dtype=torch.float64)
     rate[0] *= share
-    size = (TRIALS, STEPS.planned, SAMPLES)
+    size = (TRIALS, planned_steps().planned, SAMPLES)
     chance = torch.from_numpy(uniform("draws", there, np.arange(math.prod(size)))).reshape(size)
-    positions, drawn = draw_batch(chance, rate, STEPS.capacity)
-    drawn_noise = torch.from_numpy(normal("noise", there, np.arange(TRIALS * STEPS.planned * WIDTH)))
-    noise, expected = (torch.tensor(x, dtype=torch.float64) for x in (STEPS.noise, STEPS.expected))
+    positions, drawn = draw_batch(chance, rate, planned_steps().capacity)
+    drawn_noise = torch.from_numpy(normal("noise", there, np.arange(TRIALS * planned_steps().planned * WIDTH)))
+    noise, expected = (torch.tensor(x, dtype=torch.float64) for x in (planned_steps().noise, planned_steps().expected))
 
     def one(positions: Tensor, drawn: Tensor, noise_drawn: Tensor) -> Tensor:
         return private_gradient(rows[positions], drawn, CLIP, noise, noise_drawn, expected)[5]
 
-    found = vmap(vmap(one))(positions, drawn, drawn_noise.reshape(TRIALS, STEPS.planned, WIDTH))
+    found = vmap(vmap(one))(positions, drawn, drawn_noise.reshape(TRIALS, planned_steps().planned, WIDTH))
     return found * expected / CLIP
 
 
@@ -231,7 +237,7 @@ def audit_own(drawn_with: float) -> float:
     """A lower bound of epsilon of a sample that is drawn with this share of the others' probabilities."""
     scores = []
     for there in (True, False):
-        of_steps = log_ratio(steps_seen(drawn_with, there), drawn_with * STEPS.rate, STEPS.noise)
+        of_steps = log_ratio(steps_seen(drawn_with, there), drawn_with * planned_steps().rate, planned_steps().noise)
         of_uploads = log_ratio(releases_seen(drawn_with, there), drawn_with, PLAN.noise)
         scores.append((of_steps + of_uploads).numpy())
     return epsilon_lower_bound(scores[0], scores[1], DELTA).epsilon
@@ -239,7 +245,7 @@ def audit_own(drawn_with: float) -> float:
 
 def test_a_sample_with_a_budget_of_its_own_keeps_it() -> None:
     """And would not if it were drawn like the others: the attacker then shows a larger epsilon than its own."""
-    share = PLAN.share_of(OWN, STEPS)
-    assert PLAN.spent(DRAWS, STEPS.planned, STEPS, own=OWN) <= OWN
+    share = PLAN.share_of(OWN, planned_steps())
+    assert PLAN.spent(DRAWS, planned_steps().planned, planned_steps(), own=OWN) <= OWN
     assert audit_own(share) <= OWN
     assert OWN < 1.5 * OWN < audit_own(1.0) <= PLAN.epsilon

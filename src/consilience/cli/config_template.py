@@ -89,6 +89,7 @@ def _groups(config: Config) -> Iterator[str]:
     yield from ("", "# -- Groups: learners with their own settings ".ljust(100, "-"))
     yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
     examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
+    examples |= {"sample_epsilons": {"3": 1.0}}
     examples |= {"epochs": 2, "batch_size": 16, "uploads": True, "downloads": True}
     examples |= {
         "joins": 3,

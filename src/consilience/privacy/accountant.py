@@ -96,20 +96,20 @@ def step_noise(epsilon: float, delta: float, steps: int, rate: float, releases: 
 
 
 @cache
-def draw_share(epsilon: float, delta: float, steps: Steps, releases: Releases) -> float:
+def draw_share(epsilon: float, delta: float, steps: Steps, releases: Releases, others: float) -> float:
     """For a sample with a budget of its own: its probabilities of being drawn, as a share of those given.
 
     The largest share, to a thousandth, with which these steps and releases together stay within epsilon; 0 where
-    epsilon is 0. A smaller probability never spends more.
+    epsilon is 0. A smaller probability never spends more. others: the epsilon of the samples that are drawn as given.
     """
 
     def spent(share: float) -> float:
         own = replace(steps, rate=share * steps.rate), replace(releases, rate=share * releases.rate)
         return epsilon_spent(*own, delta, epsilon)
 
-    if epsilon <= 0 or spent(1.0) <= epsilon:
+    if epsilon <= 0 or epsilon >= others:
         return float(epsilon > 0)
-    low, high, share = 0.0, 1.0, epsilon / spent(1.0)
+    low, high, share = 0.0, 1.0, epsilon / others
     while high - low > _PRECISION * high and high > _LEAST_SHARE:
         found = spent(share)
         low, high = (share, high) if found <= epsilon else (low, share)

@@ -82,10 +82,8 @@ class PrivacyPlan:
         """How often a sample with an epsilon of its own is drawn, for steps and for class means: its probabilities as a
         share of those of the other samples, with which all planned steps and uploads stay within its epsilon.
         """
-        if epsilon >= self.epsilon:
-            return 1.0
         planned = Steps() if plan is None else Steps(plan.planned, plan.rate, plan.noise)
-        return draw_share(epsilon, self._delta, planned, self._released(self.uploads))
+        return draw_share(epsilon, self._delta, planned, self._released(self.uploads), self.epsilon)
 
     def spent(self, uploads: int, steps: int = 0, plan: StepPlan | None = None, own: float = math.inf) -> float:
         """Epsilon after some uploads; steps: private ones taken before the last of them.
