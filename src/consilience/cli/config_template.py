@@ -67,7 +67,9 @@ def _line(key: str, value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A string, a number or a list, which TOML and JSON write in the same way."""
+    """A string, a number or a list, which TOML and JSON write in the same way, or a table in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
