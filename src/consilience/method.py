@@ -38,8 +38,9 @@ class Role:
 
     uploads, downloads: names of the exchanges to which it uploads, and of those whose answers it uses; None means all.
     A role that uploads to a moving mean without downloading still receives the common values, because its change is
-    measured from them, but its model does not change. never_share: classes whose samples never enter an upload. data:
-    the samples it trains on and uploads something of, its own or the public set. start: whether learners start with the
+    measured from them, but its model does not change. never_share: classes whose samples never enter an upload.
+    sample_epsilons: privacy budgets of the samples of some classes, pairs of a class and an epsilon. data: the samples
+    it trains on and uploads something of, its own or the public set. start: whether learners start with the
     same weights, made from the federation's seed, or each with its own, except what an exchange makes common. epochs,
     batch_size, lr: of local training; None means the run's setting, and 0 epochs mean no training. batch_order: which
     of many shuffles of the samples into batches a seed has; 0 is the one that all methods have. turns: how learners
@@ -51,6 +52,7 @@ class Role:
     uploads: tuple[str, ...] | None = None
     downloads: tuple[str, ...] | None = None
     never_share: tuple[int | str, ...] = ()
+    sample_epsilons: tuple[tuple[int | str, float], ...] = ()
     data: Literal["own", "public"] = "own"
     start: Start = "different"
     epochs: int | None = None

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from consilience.errors import ConfigurationError
-from consilience.functional.noise import class_sums_sensitivity, private_class_means, private_gradient, private_upload
+from consilience.functional.noise import (
+    COUNT_SCALE,
+    class_sums_sensitivity,
+    clip_rows,
+    private_class_means,
+    private_gradient,
+    private_upload,
+)
 from consilience.leakage.mechanism_audit import Mechanism, audit_mechanism
-from consilience.privacy.epsilon_bound import Bound
+from consilience.learner.private_training import draw_batch
+from consilience.privacy.epsilon_bound import Bound, epsilon_lower_bound
 from consilience.privacy.gaussian import noise_of_releases
+from consilience.privacy.plan import PrivacyPlan, StepPlan
+from consilience.randomness import normal, uniform
 
 ROUNDS, WIDTH, CLIP = 4, 6, 0.5
 EPSILON, DELTA = 4.0, 1e-5
@@ -166,3 +180,72 @@ def test_broken_steps_are_caught() -> None:
 def test_too_few_trials_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"trials is 39; .* 40 or more"):
         audit(rounds_of(upload), trials=39)
+
+
+# --- samples with an epsilon of their own, which are drawn less often than the others
+
+OWN, TRIALS, DRAWS = 1.0, 8000, 8
+PLAN = PrivacyPlan("training", 8.0, DELTA, CLIP, DRAWS, releases=True)
+
+
+@cache
+def planned_steps() -> StepPlan:
+    pytest.importorskip("dp_accounting")
+    return PLAN.for_steps(SAMPLES, 10, 2 * DRAWS)
+
+
+def log_ratio(seen: Tensor, rate: float, noise: float) -> Tensor:
+    """How much likelier an output is with the canary, which is drawn by chance and moves it by 1, (trials,)."""
+    shift = (2 * seen - 1) / (2 * noise**2)
+    return torch.log1p(rate * torch.expm1(shift.clamp(max=600.0))).sum(-1)
+
+
+def steps_seen(share: float, there: bool) -> Tensor:
+    """What every step shows in the canary's direction, in units of the clip, (trials, steps)."""
+    rows = gradients()[there]
+    rate = torch.full((SAMPLES,), planned_steps().rate, dtype=torch.float64)
+    rate[0] *= share
+    size = (TRIALS, planned_steps().planned, SAMPLES)
+    chance = torch.from_numpy(uniform("draws", there, np.arange(math.prod(size)))).reshape(size)
+    positions, drawn = draw_batch(chance, rate, planned_steps().capacity)
+    drawn_noise = torch.from_numpy(normal("noise", there, np.arange(TRIALS * planned_steps().planned * WIDTH)))
+    noise, expected = (torch.tensor(x, dtype=torch.float64) for x in (planned_steps().noise, planned_steps().expected))
+
+    def one(positions: Tensor, drawn: Tensor, noise_drawn: Tensor) -> Tensor:
+        return private_gradient(rows[positions], drawn, CLIP, noise, noise_drawn, expected)[5]
+
+    found = vmap(vmap(one))(positions, drawn, drawn_noise.reshape(TRIALS, planned_steps().planned, WIDTH))
+    return found * expected / CLIP
+
+
+def releases_seen(share: float, there: bool) -> Tensor:
+    """The noised sums and counts of every upload along what the canary adds to them, (trials, uploads)."""
+    values, entering = samples()[there][:, :WIDTH], torch.ones(TRIALS, DRAWS, SAMPLES, dtype=torch.float64)
+    chance = torch.from_numpy(uniform("entering", there, np.arange(TRIALS * DRAWS))).reshape(TRIALS, DRAWS)
+    entering[..., 0] = (chance < share).double() * there
+    scale = COUNT_SCALE * CLIP
+    sums = torch.einsum("tdr,rw->tdw", entering, clip_rows(values, CLIP))
+    released = torch.cat([sums, scale * entering.sum(-1, keepdim=True)], -1)
+    drawn = torch.from_numpy(normal("release", there, np.arange(released.numel()))).reshape(released.shape)
+    released = released + PLAN.noise * SENSITIVITY * drawn
+    alone = torch.cat([clip_rows(samples()[1][0, :WIDTH], CLIP), torch.tensor([scale], dtype=torch.float64)])
+    others = torch.cat([clip_rows(samples()[0][:, :WIDTH], CLIP).sum(0), torch.tensor([scale * (SAMPLES - 1)])])
+    return (released - others) @ alone / alone.square().sum()
+
+
+def audit_own(drawn_with: float) -> float:
+    """A lower bound of epsilon of a sample that is drawn with this share of the others' probabilities."""
+    scores = []
+    for there in (True, False):
+        of_steps = log_ratio(steps_seen(drawn_with, there), drawn_with * planned_steps().rate, planned_steps().noise)
+        of_uploads = log_ratio(releases_seen(drawn_with, there), drawn_with, PLAN.noise)
+        scores.append((of_steps + of_uploads).numpy())
+    return epsilon_lower_bound(scores[0], scores[1], DELTA).epsilon
+
+
+def test_a_sample_with_a_budget_of_its_own_keeps_it() -> None:
+    """And would not if it were drawn like the others: the attacker then shows a larger epsilon than its own."""
+    share = PLAN.share_of(OWN, planned_steps())
+    assert PLAN.spent(DRAWS, planned_steps().planned, planned_steps(), own=OWN) <= OWN
+    assert audit_own(share) <= OWN
+    assert OWN < 1.5 * OWN < audit_own(1.0) <= PLAN.epsilon

@@ -67,7 +67,9 @@ def _line(key: str, value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A string, a number or a list, which TOML and JSON write in the same way."""
+    """A string, a number or a list, which TOML and JSON write in the same way, or a table in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
@@ -89,6 +91,7 @@ def _groups(config: Config) -> Iterator[str]:
     yield from ("", "# -- Groups: learners with their own settings ".ljust(100, "-"))
     yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
     examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
+    examples |= {"sample_epsilons": {"3": 1.0}}
     examples |= {"epochs": 2, "batch_size": 16, "uploads": True, "downloads": True}
     examples |= {
         "joins": 3,

@@ -37,7 +37,17 @@ def _known_attack(given: str) -> str:
     return given
 
 
+def _epsilon(value: Any) -> Any:
+    """The privacy budget of a sample: a finite number, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError("an epsilon is a finite number, 0 or more; leave the class out where it has none of its own")
+    return float(value)
+
+
 Rate = Annotated[float | str, BeforeValidator(_rate)]
+Epsilon = Annotated[float, BeforeValidator(_epsilon)]
+ClassName = Annotated[str, BeforeValidator(lambda key: str(key) if type(key) is int else key)]
+"""A class by its number or its label, as text: keys of tables are."""
 Numbers = StrictInt | str | tuple[StrictInt, ...]
 """Learners by number: 3, [0, 2] or '0-2,5'."""
 
@@ -58,6 +68,10 @@ class GroupConfig(BaseModel):
         True, description="whether they download, or the exchanges they download from"
     )
     never_share: tuple[StrictInt | str, ...] = Field((), description="classes whose samples never enter an upload")
+    sample_epsilons: dict[ClassName, Epsilon] = Field(
+        default_factory=dict,
+        description="with private, smaller epsilons for samples of these classes: {3 = 1.0}; 0: never drawn",
+    )
     epochs: int | None = Field(None, ge=1, description="passes over their data in a round")
     batch_size: int | None = Field(None, ge=1, description="samples in a mini-batch")
     lr: Rate | None = Field(None, description="learning rate")

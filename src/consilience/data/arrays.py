@@ -43,6 +43,7 @@ class GivenArrays(NamedTuple):
     test_targets: ArrayLike | None = None
     shareable: ArrayLike | None = None
     owners: ArrayLike | None = None
+    sample_epsilons: ArrayLike | None = None
 
 
 def raw_from_arrays(
@@ -63,11 +64,13 @@ def raw_from_arrays(
     y = _training_targets(f"{what}: training labels", given.targets, len(train), known)
     shareable = _shareable_flags(f"{what}: shareable", given.shareable, len(train))
     owners, owner_names = _owners(f"{what}: owners", given.owners, len(train))
+    epsilons = _sample_epsilons(f"{what}: sample_epsilons", given.sample_epsilons, len(train))
     if given.test_inputs is None and given.test_targets is None:
         held = held_out_samples(what, y, test_share, owners)  # (n,)
         test, test_y, train, y = train[held], y[held], train[~held], y[~held]
         shareable = None if shareable is None else shareable[~held]
         owners = None if owners is None else owners[~held]
+        epsilons = None if epsilons is None else epsilons[~held]
     elif given.test_inputs is None or given.test_targets is None:
         missing = "test inputs" if given.test_inputs is None else "test labels"
         raise DataError(f"{what}: {missing} are missing; give both test inputs and test labels, or neither")
@@ -82,7 +85,8 @@ def raw_from_arrays(
     count = known if known is not None else int(y.max()) + 1
     pixel_max = 255 if train.dtype == np.uint8 else 1
     halves = (train, y, test, test_y)
-    return RawDataset(*halves, count, pixel_max, labels, shareable, source, owners, owner_names)
+    raw = RawDataset(*halves, count, pixel_max, labels, shareable, source, owners, owner_names)
+    return raw._replace(sample_epsilons=epsilons)
 
 
 def check_test_share(test_share: float) -> None:
@@ -244,3 +248,20 @@ def _shareable_flags(what: str, thing: Any, count: int) -> NDArray[np.bool_] | N
             f"got {flags.dtype} of the shape {flags.shape}"
         )
     return flags.astype(np.bool_)
+
+
+def _sample_epsilons(what: str, thing: Any, count: int) -> NDArray[np.float64] | None:
+    if thing is None:
+        return None
+    values = to_numpy(what, thing)
+    if values.shape != (count,) or values.dtype.kind not in "iuf":
+        raise DataError(
+            f"{what} must be {count} numbers, the epsilon of each training input, or inf where a sample has none of "
+            f"its own, got {values.dtype} of the shape {values.shape}"
+        )
+    if len(wrong := np.flatnonzero(~(values >= 0))):
+        raise DataError(
+            f"{what}: sample {wrong[0]} has {values[wrong[0]]}; an epsilon is 0 (never drawn) or more, and inf where a "
+            f"sample has none of its own"
+        )
+    return values.astype(np.float64)

@@ -48,6 +48,8 @@ class Dataset:
     """Where inputs are codes of characters: all characters, in the order of their codes."""
     columns: tuple[str, ...] = ()
     """Names of a table's columns; empty where they have none."""
+    sample_epsilons: NDArray[np.float64] | None = None
+    """(n,) the privacy budget of each training sample, inf where it has none of its own; None: none has."""
 
     @classmethod
     def from_arrays(
@@ -63,6 +65,7 @@ class Dataset:
         labels: Sequence[str] = (),
         shareable: ArrayLike | None = None,
         owners: ArrayLike | None = None,
+        sample_epsilons: ArrayLike | None = None,
         scaling: ScalingChoice = "auto",
     ) -> Dataset:
         """A data set of your own arrays: images in any layout, or a table, and labels that are whole numbers from 0.
@@ -72,8 +75,9 @@ class Dataset:
         are scaled by one mean and standard deviation, those of the training part; a table by those of each column;
         whole numbers with two axes are tokens and not scaled. Without test arrays `test_share` of each class is kept
         for tests, the same samples every time. `shareable` is 0 for samples that must never be shared, `owners` the
-        name or number of each training sample's owner. Labels have no gaps, but where `classes` or `labels` says how
-        many classes there are, some may have no samples.
+        name or number of each training sample's owner, `sample_epsilons` the privacy budget of each training sample,
+        inf where it has none of its own. Labels have no gaps, but where `classes` or `labels` says how many classes
+        there are, some may have no samples.
 
             >>> import numpy as np
             >>> Dataset.from_arrays("mine", np.arange(30).reshape(10, 3) / 10, np.arange(10) % 2).test_inputs.shape
@@ -86,7 +90,7 @@ class Dataset:
             )
         raw = raw_from_arrays(
             f"data set {name!r}",
-            GivenArrays(inputs, targets, test_inputs, test_targets, shareable, owners),
+            GivenArrays(inputs, targets, test_inputs, test_targets, shareable, owners, sample_epsilons),
             test_share=test_share,
             classes=classes,
             labels=tuple(labels),
@@ -181,6 +185,7 @@ class Dataset:
             raw.owner_names,
             raw.alphabet,
             raw.columns,
+            raw.sample_epsilons,
         )
 
     def __post_init__(self) -> None:
@@ -196,6 +201,12 @@ class Dataset:
             raise DataError(
                 f"{what}: shareable must be bool of the shape ({len(self.targets)},), one for each training sample, "
                 f"got {allowed.dtype} of the shape {allowed.shape}"
+            )
+        own = self.sample_epsilons
+        if own is not None and (own.shape != self.targets.shape or own.dtype != np.float64 or not (own >= 0).all()):
+            raise DataError(
+                f"{what}: sample_epsilons must be float64 of the shape ({len(self.targets)},), 0 or more for each "
+                f"training sample, got {own.dtype} of the shape {own.shape}; write inf where a sample has none"
             )
         _check_owners(what, self.owners, self.owner_names, len(self.targets))
         if self.alphabet:

@@ -33,7 +33,7 @@ def describe_dataset(data: Dataset) -> dict[str, Any]:
 
 
 def dataset_sha256(data: Dataset) -> str:
-    """SHA-256 of labels, shareable flags and inputs, for training and test; and of owners and alphabet, if any."""
+    """SHA-256 of labels, shareable flags and inputs, training and test; of owners, alphabet, epsilons, if any."""
     shareable = np.ones(len(data.targets), dtype=np.bool_) if data.shareable is None else data.shareable
     arrays: tuple[NDArray[Any], ...] = (data.targets, data.test_targets, shareable, data.inputs, data.test_inputs)
     found = hashlib.sha256(f"{data.inputs.shape} {data.test_inputs.shape}".encode())
@@ -41,6 +41,8 @@ def dataset_sha256(data: Dataset) -> str:
         found.update(np.ascontiguousarray(values).data)
     if data.owners is not None:
         found.update(np.ascontiguousarray(data.owners).data)
+    if data.sample_epsilons is not None:
+        found.update(np.ascontiguousarray(data.sample_epsilons).data)
     if data.alphabet:
         found.update(data.alphabet.encode("utf-8", "surrogatepass"))
     return found.hexdigest()

@@ -89,7 +89,13 @@ def _one_per_learner(items: Sequence[Any]) -> Dataset:
         test_labels = np.concatenate([to_numpy(f"learner {w}: test labels", q[3]) for w, q in enumerate(quarters)])
     owners = np.repeat(np.arange(len(items)), [len(mine) for mine in inputs])
     given = GivenArrays(
-        np.concatenate(inputs), np.concatenate(labels), test_inputs, test_labels, _shareable(items, inputs), owners
+        np.concatenate(inputs),
+        np.concatenate(labels),
+        test_inputs,
+        test_labels,
+        _of_samples(items, inputs, "shareable", True),
+        owners,
+        _of_samples(items, inputs, "sample_epsilons", np.inf),
     )
     known = [item for item in items if isinstance(item, Dataset)]
     _check_same_task(items)
@@ -110,13 +116,18 @@ def _one_per_learner(items: Sequence[Any]) -> Dataset:
     return Dataset.from_raw("learners", raw, known[0].scaling.kind)
 
 
-def _shareable(items: Sequence[Any], inputs: Sequence[NDArray[Any]]) -> NDArray[np.bool_] | None:
-    """Which training samples may be shared, (n,): all but those that a learner's data set marks; None if none is."""
-    marks = [item.shareable if isinstance(item, Dataset) else None for item in items]
-    if all(each is None for each in marks):
+def _of_samples(
+    items: Sequence[Any], inputs: Sequence[NDArray[Any]], name: str, default: bool | float
+) -> NDArray[Any] | None:
+    """What learners' data sets say of each training sample, (n,), with a default where one says nothing.
+
+    None if no data set says anything.
+    """
+    given = [getattr(item, name) if isinstance(item, Dataset) else None for item in items]
+    if all(each is None for each in given):
         return None
-    pairs = zip(marks, inputs, strict=True)
-    return np.concatenate([np.ones(len(mine), dtype=np.bool_) if each is None else each for each, mine in pairs])
+    pairs = zip(given, inputs, strict=True)
+    return np.concatenate([np.full(len(mine), default) if each is None else each for each, mine in pairs])
 
 
 def _check_same_task(items: Sequence[Any]) -> None:

@@ -29,6 +29,7 @@ class RawDataset(NamedTuple):
     owner_names: tuple[str, ...] = ()
     alphabet: str = ""  # where inputs are codes of characters: all characters, in the order of their codes
     columns: tuple[str, ...] = ()  # names of a table's columns
+    sample_epsilons: NDArray[np.float64] | None = None  # (n,) privacy budgets of single samples, inf where none
 
     def first(self, what: str, train: int | None, test: int | None) -> RawDataset:
         """Use only the first `train` training and `test` test samples; None: all.
@@ -64,6 +65,7 @@ class RawDataset(NamedTuple):
             test_targets=self.test_targets[test],
             shareable=None if self.shareable is None else self.shareable[train],
             owners=None if self.owners is None else self.owners[train],
+            sample_epsilons=None if self.sample_epsilons is None else self.sample_epsilons[train],
         )
 
 

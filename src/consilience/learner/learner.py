@@ -20,7 +20,7 @@ from consilience.learner.device import widest_float
 from consilience.learner.layout import Layout
 from consilience.learner.model_binding import ModelBinding
 from consilience.learner.modules import LearnerModules, Representations
-from consilience.learner.private_uploads import NOISE, noise_size, private_contributions
+from consilience.learner.private_uploads import ENTERING, NOISE, noise_size, private_contributions
 from consilience.learner.residuals import as_sent
 from consilience.learner.spec import AUGMENTATION, OPTIMIZER, LearnerSpec
 from consilience.learner.state import LearnerState, Tensors
@@ -246,6 +246,8 @@ class Learner:
         gradients = {} if mean_gradient is None else self.binding.parameters.views(mean_gradient)
         due, views = [e for e in self.exchanges if e.name in received], dict[str, View]()
         given: dict[str, Contribution] = {}
+        if ENTERING in draws and len(seen["valid"]):
+            seen = seen | {"valid": seen["valid"] * draws[ENTERING]}
         for e in due:
             names = self.task.covered(e.owned_part, self.task.parameters) if e.owned_part else ()
             owned = {name: gradients[name] for name in names}

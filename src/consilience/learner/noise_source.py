@@ -19,6 +19,7 @@ from consilience.learner.batches import LearnerKey, StackedKeys
 from consilience.randomness import normal, normal_from_uniform, uniform
 
 UPLOAD_NOISE, STEP_NOISE, SAMPLING = "private upload", "private step", "private sampling"
+UPLOAD_SAMPLING = "private upload sampling"
 """Purposes of random numbers."""
 
 

@@ -1,8 +1,8 @@
 """Private steps: the gradient of each sample by itself, clipped, summed, and noised (DP-SGD, Abadi et al. 2016).
 
-Every sample is drawn for a step with the same probability and independently of the others: Poisson sampling, on which
-the accounting relies. A batch therefore has another size at each step, in tensors of one size: what is not drawn counts
-for nothing.
+Every sample is drawn for a step with its probability and independently of the others: Poisson sampling, on which the
+accounting relies. It is the same for all samples but those with a smaller privacy budget of their own. A batch
+therefore has another size at each step, in tensors of one size: what is not drawn counts for nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from consilience.learner.state import Tensors
 def draw_batch(chance: Tensor, rate: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
     """Positions of the samples that are drawn, and which of the places hold one, (..., capacity) each.
 
-    chance: (..., samples) uniform numbers; a sample is drawn where its is below the rate, (..., 1).
+    chance: (..., samples) uniform numbers; a sample is drawn where its is below its rate, (..., samples), or (..., 1)
+    where all have one.
     """
-    samples = torch.arange(chance.shape[-1], device=chance.device)
-    order = torch.where(chance < rate, samples, samples + chance.shape[-1]).argsort(dim=-1)
-    positions = order[..., :capacity]
-    return positions, chance.gather(-1, positions) < rate
+    samples, drawn = torch.arange(chance.shape[-1], device=chance.device), chance < rate
+    positions = torch.where(drawn, samples, samples + chance.shape[-1]).argsort(dim=-1)[..., :capacity]
+    return positions, drawn.gather(-1, positions)
 
 
 def private_losses(

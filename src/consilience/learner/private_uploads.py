@@ -22,6 +22,8 @@ from consilience.wire import schema
 
 NOISE = "privacy"
 """The owner of the noise of an upload, where random numbers are named by their owner."""
+ENTERING = "privacy sampling"
+"""Beside them, where samples have budgets of their own: 1 for samples that enter an upload, (samples,)."""
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_unif
 from consilience.learner.learner import Batch, Learner, PrivateStep, batch_draws, upload_noise_size
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
 from consilience.learner.modules import Representations
-from consilience.learner.noise_source import SAMPLING, SIMULATED, STEP_NOISE, UPLOAD_NOISE, NoiseSource
+from consilience.learner.noise_source import SAMPLING, SIMULATED, STEP_NOISE, UPLOAD_NOISE, UPLOAD_SAMPLING, NoiseSource
 from consilience.learner.passes import choose, count_correct, needs_representations, represent
 from consilience.learner.private_training import draw_batch
-from consilience.learner.private_uploads import NOISE
+from consilience.learner.private_uploads import ENTERING, NOISE
 from consilience.learner.state import LearnerState
 from consilience.privacy.plan import StepPlan
 from consilience.randomness import seed_of
@@ -44,6 +44,7 @@ class LocalSamples:
     index: np.ndarray  # (samples,) the learner's own
     shareable: np.ndarray | None  # (samples,) which of them may enter uploads; None if all may
     even: bool  # whether all learners of the federation have equally many samples
+    draw_share: np.ndarray | None = None  # (samples,) how often private learners draw each; None if all alike
 
     def __len__(self) -> int:
         return len(self.index)
@@ -94,6 +95,7 @@ class LearnerSession:
             purpose = f"{UPLOAD_NOISE} {' '.join(received)}"  # roles of one learner upload to other exchanges
             normal = self.noise.normal(purpose, self.key, round_, AFTER_TRAINING, upload_noise_size(learner, received))
             draws[NOISE] = drawn_on(self.samples.inputs.device, normal)
+            draws |= self._entering(round_, " ".join(received))
         seen = self._represent() if needs_representations(learner, received) else learner.no_samples()
         lap("represent")
         gradient = zero_gradient(learner) if self._mean_gradient is None else self._mean_gradient
@@ -138,7 +140,7 @@ class LearnerSession:
     def _private_batches(self, round_: int, plan: StepPlan) -> Iterator[Batch]:
         """Batches of samples that are drawn by chance, as many as `_batches` has."""
         samples, device, size = self.samples, self.samples.inputs.device, len(self.samples)
-        steps, rate = self.work.epochs * -(-size // self.work.batch_size), torch.tensor(plan.rate)
+        steps, rate = self.work.epochs * -(-size // self.work.batch_size), plan.rate * self._draw_share
         noise, expected = (
             torch.tensor(x, dtype=self.learner.dtype, device=device) for x in (plan.noise, plan.expected)
         )
@@ -152,6 +154,19 @@ class LearnerSession:
             draws = {owner: drawn_on(device, draw(owner, (n, plan.capacity))) for owner, n in wanted}
             private = PrivateStep(drawn.to(device), drawn_on(device, normal), noise, expected)
             yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at, (step + 1) / steps, private)
+
+    @property
+    def _draw_share(self) -> Tensor:
+        """How often each sample is drawn, as a share of the rate, (samples,) or (1,), float64 on the CPU."""
+        share = self.samples.draw_share
+        return torch.ones(1, dtype=torch.float64) if share is None else torch.from_numpy(share)
+
+    def _entering(self, round_: int, names: str) -> dict[str, Tensor]:
+        """Which samples enter an upload to these exchanges, where some have smaller privacy budgets than others."""
+        if self.samples.draw_share is None:
+            return {}
+        chance = self.noise.uniform(f"{UPLOAD_SAMPLING} {names}", self.key, round_, AFTER_TRAINING, len(self.samples))
+        return {ENTERING: (chance < self._draw_share).to(self.samples.inputs.device, self.learner.dtype)}
 
     def _sample_draws(self, names: Collection[str], round_: int, step: int) -> dict[str, Tensor]:
         """Random numbers for all samples, for those of the exchanges named that want them."""

@@ -156,6 +156,7 @@ def _build_role(name: str, setup: Setup, number: int) -> MemberRole:
     data = on_device(data_arrays(setup.data.train, None), learner.device, learner.dtype)
     common = common_values(learner, seed)
     state = first_state(learner, seed, number, common, setup.data.counts_of(members.samples(0)))
-    mine = LocalSamples(data.inputs, data.targets, members.samples(0), members.shareable(0), bool(members.even[0]))
+    even, share = bool(members.even[0]), members.draw_share(0)
+    mine = LocalSamples(data.inputs, data.targets, members.samples(0), members.shareable(0), even, share)
     session = LearnerSession(learner, state, LearnerKey(seed, number), mine, plan.work, SECRET)
     return MemberRole(name, setup, data, session, common)

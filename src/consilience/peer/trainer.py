@@ -377,4 +377,5 @@ def _on_device(role: MemberRole, data: Dataset) -> SharedData:
 def _public_data(own: Dataset, public: np.ndarray) -> Dataset:
     """The public set as training samples; nobody has its classes, and no role that works on it uses them."""
     inputs, targets = np.ascontiguousarray(public, dtype=np.float32), np.zeros(len(public), dtype=np.int64)
-    return replace(own, inputs=inputs, targets=targets, shareable=None, owners=None, owner_names=())
+    unmarked = replace(own, inputs=inputs, targets=targets, shareable=None, owners=None, owner_names=())
+    return replace(unmarked, sample_epsilons=None)

@@ -157,7 +157,13 @@ def gain_captions(summaries: Sequence[Summary]) -> list[str]:
 def privacy_captions(summaries: Sequence[Summary]) -> list[str]:
     """What uploads of private runs have revealed at most, and between which data sets nobody can tell."""
     told = {
-        f"Private ({p['private']}): epsilon {p['epsilon']:.3g} at delta {p['delta']:.0e} between {p['neighboring']}."
+        f"Private ({p['private']}): epsilon {p['epsilon']:.3g} at delta {p['delta']:.0e} between {p['neighboring']}"
+        + "".join(
+            f"; {own['samples']:,} samples have an epsilon of {own['epsilon']:g} of their own, and spent "
+            f"{own['spent']:.3g}"
+            for own in p.get("sample_epsilons", ())
+        )
+        + "."
         for p in (s.get("privacy") for s in summaries)
         if p
     }

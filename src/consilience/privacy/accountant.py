@@ -1,15 +1,16 @@
 """What local steps on sampled batches and releases spend together, by privacy loss distributions (dp-accounting).
 
 A step adds Gaussian noise to the sum of clipped gradients of the samples it drew, each with the same probability and
-independently of the others (Poisson sampling). A release adds Gaussian noise to sums over all samples. Neighboring data
-sets differ in one sample that is there or contributes nothing; how many samples there are is known. Noise multipliers
-are relative to what one sample can change.
+independently of the others (Poisson sampling). A release adds Gaussian noise to sums over all samples, or over samples
+that are drawn in the same way. Neighboring data sets differ in one sample that is there or contributes nothing; how
+many samples there are is known. Noise multipliers are relative to what one sample can change. A sample with a smaller
+budget of its own is drawn less often: only its own probability enters its own accounting.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,8 @@ from consilience.privacy.gaussian import epsilon_of_releases, noise_of_releases
 
 _INTERVAL = 1e-4  # of the discretized privacy losses, relative to epsilon; they are rounded up: epsilon is a bound
 _RELEASE_SHARE = 0.25
-_PRECISION = 1e-3  # of a noise multiplier, relative
+_PRECISION = 1e-3  # of a noise multiplier or a share, relative
+_LEAST_SHARE = 1e-9  # a sample that may be drawn less often than that is never drawn
 _MOST_NOISE = 1e5
 
 
@@ -34,27 +36,30 @@ class Steps:
 
 @dataclass(frozen=True)
 class Releases:
-    """Releases with noise: how many, and the noise multiplier."""
+    """Releases with noise: how many, the noise multiplier, and a sample's probability of entering one."""
 
     count: int = 0
     noise: float = math.inf
+    rate: float = 1.0
 
 
 @cache
 def epsilon_spent(steps: Steps, releases: Releases, delta: float, about: float = 1.0) -> float:
-    """The epsilon of all of them together. Releases alone are accounted in closed form, exactly.
+    """The epsilon of all of them together. Releases of all samples alone are accounted in closed form, exactly.
 
     about: the size of epsilon, above which privacy losses need not be told apart as finely.
     """
-    if not steps.count:
+    drawn = [(each.count, each.rate, each.noise) for each in (steps, releases) if each.count and each.rate > 0]
+    if not drawn:
+        return 0.0
+    if not steps.count and releases.rate >= 1:
         return epsilon_of_releases(releases.noise, releases.count, delta)
     accounting, accountant = _library()
     relation = accounting.NeighboringRelation.REPLACE_SPECIAL
     found = accountant(neighboring_relation=relation, value_discretization_interval=_INTERVAL * max(about, 1.0))
-    gaussian = accounting.GaussianDpEvent(steps.noise)
-    found.compose(gaussian if steps.rate >= 1 else accounting.PoissonSampledDpEvent(steps.rate, gaussian), steps.count)
-    if releases.count:
-        found.compose(accounting.GaussianDpEvent(releases.noise), releases.count)
+    for count, rate, noise in drawn:
+        gaussian = accounting.GaussianDpEvent(noise)
+        found.compose(gaussian if rate >= 1 else accounting.PoissonSampledDpEvent(rate, gaussian), count)
     return float(found.get_epsilon(delta))
 
 
@@ -90,6 +95,31 @@ def step_noise(epsilon: float, delta: float, steps: int, rate: float, releases: 
     return high
 
 
+@cache
+def draw_share(epsilon: float, delta: float, steps: Steps, releases: Releases, others: float) -> float:
+    """For a sample with a budget of its own: its probabilities of being drawn, as a share of those given.
+
+    The largest share, to a thousandth, with which these steps and releases together stay within epsilon; 0 where
+    epsilon is 0. A smaller probability never spends more. others: the epsilon of the samples that are drawn as given.
+    """
+
+    def spent(share: float) -> float:
+        own = replace(steps, rate=share * steps.rate), replace(releases, rate=share * releases.rate)
+        return epsilon_spent(*own, delta, epsilon)
+
+    if epsilon <= 0 or epsilon >= others:
+        return float(epsilon > 0)
+    low, high, share = 0.0, 1.0, epsilon / others
+    while high - low > _PRECISION * high and high > _LEAST_SHARE:
+        found = spent(share)
+        low, high = (share, high) if found <= epsilon else (low, share)
+        if (1 - _PRECISION) * epsilon <= found <= epsilon:
+            break
+        share *= (1 - _PRECISION / 2) * epsilon / max(found, 1e-300)  # epsilon is nearly proportional to the share
+        share = share if low < share < high else (low + high) / 2
+    return low
+
+
 def batch_capacity(samples: int, rate: float, steps: int, epsilon: float, delta: float) -> int:
     """How many samples a batch has room for, so that the places never run out for practical purposes.
 
@@ -114,7 +144,8 @@ def _library() -> tuple[Any, Any]:
         from dp_accounting.pld import PLDAccountant
     except ImportError:
         raise ConfigurationError(
-            f"the privacy of training steps is accounted with dp-accounting, which is not installed: "
-            f"{install_command('privacy')}; private='upload' and private='fixed-encoder' do without it"
+            f"the privacy of samples that are drawn by chance is accounted with dp-accounting, which is not installed: "
+            f"{install_command('privacy')}; private='upload' does without it, and private='fixed-encoder' where no "
+            f"sample has an epsilon of its own"
         ) from None
     return dp_accounting, PLDAccountant

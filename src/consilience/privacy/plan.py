@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consilience.config.privacy import Private
 from consilience.privacy.accountant import (
     Releases,
     Steps,
     batch_capacity,
+    draw_share,
     epsilon_spent,
     release_noise,
     step_noise,
@@ -77,12 +78,24 @@ class PrivacyPlan:
         capacity = batch_capacity(samples, rate, steps, self.epsilon, self.delta)
         return StepPlan(rate, noise, capacity, steps, rate * samples)
 
-    def spent(self, uploads: int, steps: int = 0, plan: StepPlan | None = None) -> float:
-        """Epsilon after some uploads; steps: private ones taken before the last of them."""
+    def share_of(self, epsilon: float, plan: StepPlan | None = None) -> float:
+        """How often a sample with an epsilon of its own is drawn, for steps and for class means: its probabilities as a
+        share of those of the other samples, with which all planned steps and uploads stay within its epsilon.
+        """
+        planned = Steps() if plan is None else Steps(plan.planned, plan.rate, plan.noise)
+        return draw_share(epsilon, self._delta, planned, self._released(self.uploads), self.epsilon)
+
+    def spent(self, uploads: int, steps: int = 0, plan: StepPlan | None = None, own: float = math.inf) -> float:
+        """Epsilon after some uploads; steps: private ones taken before the last of them.
+
+        own: for a sample with an epsilon of its own, which is drawn less often than the others.
+        """
         if not uploads:
             return 0.0
-        taken = Steps() if plan is None or not steps else Steps(steps, plan.rate, plan.noise)
-        return epsilon_spent(taken, self._released(uploads), self._delta, self.epsilon)
+        share = self.share_of(own, plan)
+        taken = Steps() if plan is None or not steps else Steps(steps, share * plan.rate, plan.noise)
+        released = replace(self._released(uploads), rate=share)
+        return epsilon_spent(taken, released, self._delta, min(own, self.epsilon))
 
     def allows(self, uploads: int, steps: int = 0, plan: StepPlan | None = None) -> bool:
         """Whether one more upload is within the budget, after so many, with so many private steps before it."""

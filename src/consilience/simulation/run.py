@@ -192,7 +192,7 @@ class Run:
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,
             accuracy_source=self.setup.evaluation.accuracy_source,
-            privacy=None if self.setup.privacy is None else self.setup.privacy.describe(),
+            privacy=None if self.rounds.privacy is None else self.rounds.privacy.describe(),
             trained=self._models(),
         )
 

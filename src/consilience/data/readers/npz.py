@@ -6,6 +6,7 @@
 | `labels` or `y` | the class of each, 0, 1, 2, ... |
 | `test_images` or `test_x`, `test_labels` or `test_y` | the same for tests; without them some samples are held out |
 | `shareable` | 0 for training samples that must never be shared, else 1 |
+| `sample_epsilons` | the privacy budget of each training sample, inf where it has none of its own |
 | `classes` | names of the classes |
 | `owners` | the owner of each training sample, a name or a number; for partition `owners` |
 """
@@ -32,7 +33,7 @@ LARGEST = 4 << 30
 
 INPUTS, TARGETS = ("images", "x"), ("labels", "y")
 TEST_INPUTS, TEST_TARGETS = ("test_images", "test_x"), ("test_labels", "test_y")
-OTHERS = ("shareable", "classes", "owners")
+OTHERS = ("shareable", "classes", "owners", "sample_epsilons")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -45,7 +46,8 @@ def read_archive(path: Path, test_share: float) -> RawDataset:
         missing = INPUTS if inputs is None else TARGETS
         raise DataError(
             f"{path}: no array is called {missing[0]!r} or {missing[1]!r}; it holds {_listed(path)}. Save images "
-            f"(or x) and labels (or y); test_images, test_labels, shareable, classes and owners are optional"
+            f"(or x) and labels (or y); test_images, test_labels, shareable, sample_epsilons, classes and owners are "
+            f"optional"
         )
     return raw_from_arrays(
         str(path),
@@ -56,6 +58,7 @@ def read_archive(path: Path, test_share: float) -> RawDataset:
             _pick(path, arrays, TEST_TARGETS),
             arrays.get("shareable"),
             arrays.get("owners"),
+            arrays.get("sample_epsilons"),
         ),
         test_share=test_share,
         labels=_class_names(path, arrays),

@@ -7,7 +7,7 @@ evaluation see the same arrays either way. Rows are federations x learners: seed
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ class Members:
     index: np.ndarray  # all learners' samples, as positions in the training set
     shared: NDArray[np.bool_] | None = None  # for each of them, whether it may enter uploads; None if all may
     validation: tuple[np.ndarray, ...] | None = None  # positions of each learner's samples held out for validation
+    epsilons: NDArray[np.float64] | None = None  # for each of them, its own privacy budget, inf where it has none
+    draw_shares: NDArray[np.float64] | None = None  # how often it is drawn, as a share of others; None if all alike
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -51,6 +53,14 @@ class Members:
     def shareable(self, row: int) -> np.ndarray | None:
         """Which of one learner's samples may enter uploads; None where all may."""
         return None if self.shared is None else self.shared[self.start[row] : self.stop[row]]
+
+    def draw_share(self, row: int) -> np.ndarray | None:
+        """How often each of one learner's samples is drawn, as a share of the run's; None where all are alike."""
+        return None if self.draw_shares is None else self.draw_shares[self.start[row] : self.stop[row]]
+
+    def with_draw_shares(self, epsilons: NDArray[np.float64], shares: NDArray[np.float64]) -> Members:
+        """The members with privacy budgets of single samples, and how often these are drawn."""
+        return replace(self, epsilons=epsilons, draw_shares=shares)
 
     def held_out(self, rows: np.ndarray) -> np.ndarray:
         """Positions of some learners' validation samples, (rows, most of any of them), filled up with -1."""

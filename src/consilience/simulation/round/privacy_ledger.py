@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,13 +52,40 @@ class PrivacyLedger:
 
     def epsilon(self) -> np.ndarray:
         """What each learner has spent, (federations, learners)."""
+        plans, spent = self._step_plans(), np.zeros(self.uploads.shape)
+        for at in np.ndindex(spent.shape):
+            spent[at] = self._spent((at[0], at[1]), plans)
+        return spent
+
+    def sample_epsilons(self) -> list[dict[str, float]]:
+        """For each epsilon that samples have of their own: how many do, and the most that any of them has spent."""
+        plans, counts, spent = self._step_plans(), Counter[float](), dict[float, float]()
+        for cohort in self._cohorts:
+            members = cohort.members
+            for row in range(len(members)) if members.epsilons is not None else ():
+                assert members.epsilons is not None
+                at = int(members.federation[row]), int(members.learner[row])
+                own = members.epsilons[members.start[row] : members.stop[row]]
+                levels, sizes = np.unique(own[own < self.plan.epsilon], return_counts=True)
+                for epsilon, size in zip(levels.tolist(), sizes.tolist(), strict=True):
+                    counts[epsilon] += size
+                    spent[epsilon] = max(spent.get(epsilon, 0.0), self._spent(at, plans, epsilon))
+        return [{"epsilon": e, "samples": counts[e], "spent": spent[e]} for e in sorted(counts)]
+
+    def describe(self) -> dict[str, Any]:
+        """The plan, and what samples with an epsilon of their own have spent."""
+        own = self.sample_epsilons()
+        return self.plan.describe() | ({"sample_epsilons": own} if own else {})
+
+    def _spent(self, at: Place, plans: Mapping[Place, StepPlan], own: float = math.inf) -> float:
+        return self.plan.spent(int(self.uploads[at]), int(self.released[at]), plans.get(at), own)
+
+    def _step_plans(self) -> dict[Place, StepPlan]:
+        """How learners take private steps."""
         plans: dict[Place, StepPlan] = {}
         for cohort in self._cohorts:
             plans |= {at: plan for at, plan, _ in _private_steps(cohort, np.arange(len(cohort.members)))}
-        spent = np.zeros(self.uploads.shape)
-        for at in np.ndindex(spent.shape):
-            spent[at] = self.plan.spent(int(self.uploads[at]), int(self.released[at]), plans.get((at[0], at[1])))
-        return spent
+        return plans
 
 
 def _private_steps(cohort: CohortPlan, rows: np.ndarray) -> Iterator[tuple[Place, StepPlan, int]]:

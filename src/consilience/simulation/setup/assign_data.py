@@ -189,6 +189,7 @@ def concat_training_sets(
         targets=np.concatenate([d.targets for d in local_datasets]),
         shareable=None if data.shareable is None else np.tile(data.shareable, len(local_datasets)),
         owners=None if data.owners is None else np.tile(data.owners, len(local_datasets)),
+        sample_epsilons=None if data.sample_epsilons is None else np.tile(data.sample_epsilons, len(local_datasets)),
     )
     return copies, [[part + k * n for part in mine] for k, mine in enumerate(parts)]
 
@@ -234,7 +235,7 @@ def members_of(
 def may_share(data: Dataset, never_share: Sequence[int | str], samples: np.ndarray) -> np.ndarray:
     """Which samples may be shared, (samples,): those not marked otherwise, and not of a class in `never_share`."""
     shareable = np.ones(len(samples), dtype=bool) if data.shareable is None else data.shareable[samples]
-    found: np.ndarray = shareable & ~np.isin(data.targets[samples], [_class(data, name) for name in never_share])
+    found: np.ndarray = shareable & ~np.isin(data.targets[samples], [class_number(data, name) for name in never_share])
     return found
 
 
@@ -270,8 +271,8 @@ def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int 
     return shareable
 
 
-def _class(data: Dataset, name: int | str) -> int:
-    """A class by its number or its label."""
+def class_number(data: Dataset, name: int | str, setting: str = "never_share") -> int:
+    """A class by its number or its label; setting: where it is named."""
     if isinstance(name, str) and name in data.labels:
         return data.labels.index(name)
     if isinstance(name, str) and not name.isdecimal():
@@ -279,6 +280,6 @@ def _class(data: Dataset, name: int | str) -> int:
     name = int(name)
     if not 0 <= name < data.classes:
         raise ConfigurationError(
-            f"never_share names class {name}; data {data.name!r} has classes 0 to {data.classes - 1}"
+            f"{setting} names class {name}; data {data.name!r} has classes 0 to {data.classes - 1}"
         )
     return name

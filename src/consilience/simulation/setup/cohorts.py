@@ -33,6 +33,7 @@ from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, check_exchanges
 from consilience.simulation.setup.privacy import check_private, learner_privacy
 from consilience.simulation.setup.resistance import check_robustness
+from consilience.simulation.setup.sample_budgets import with_draw_shares
 from consilience.simulation.setup.variants import Variants
 from consilience.task import Public
 from consilience.wire.agreement import merge_channels
@@ -119,6 +120,7 @@ class _CohortPlanner:
         members = members_of([f for f, _ in rows], participants, self.seeds, self.data, self.method.host)
         spec = self._spec(participant, settings, federations)
         spec = replace(spec, privacy=learner_privacy(self.privacy, participant, members.sizes))
+        members = with_draw_shares(members, participants, data, self.privacy, spec.privacy)
         learner = Learner(spec)
         check_private(learner)
         check_width(learner, config.model.width)

@@ -26,6 +26,7 @@ from consilience.method import Method
 from consilience.models import from_file
 from consilience.simulation.setup.participants import Model
 
+_OF_SAMPLES = ("shareable", "owners", "sample_epsilons")  # of training samples, one value for each
 _PICTURE = 12  # pixels per side; smaller images get an MLP by default
 
 
@@ -129,7 +130,7 @@ def select_samples(data: Dataset, config: Config) -> Dataset:
         if wanted is not None and wanted > available:
             raise ConfigurationError(f"{key} is {wanted}, and data set {data.name!r} has {available} such samples")
         chosen = first_samples(wanted, available, spread=data.owners is not None)
-        for name in (f"{half}inputs", f"{half}targets", *(("shareable", "owners") if key == "train" else ())):
+        for name in (f"{half}inputs", f"{half}targets", *(_OF_SAMPLES if key == "train" else ())):
             whole = getattr(data, name)
             selected[name] = None if whole is None else whole[chosen]
     return replace(data, **selected)
@@ -151,6 +152,7 @@ def _first_classes(data: Dataset, count: int | None) -> Dataset:
         labels=data.labels[:count],
         shareable=None if data.shareable is None else data.shareable[train],
         owners=None if data.owners is None else data.owners[train],
+        sample_epsilons=None if data.sample_epsilons is None else data.sample_epsilons[train],
     )
 
 

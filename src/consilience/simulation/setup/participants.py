@@ -141,6 +141,7 @@ def _with_group_settings(role: Role, group: GroupConfig) -> Role:
         uploads=_chosen(group.uploads, exchanges, role.uploads),
         downloads=_chosen(group.downloads, exchanges, role.downloads),
         never_share=(*role.never_share, *group.never_share),
+        sample_epsilons=(*role.sample_epsilons, *group.sample_epsilons.items()),
         epochs=(group.epochs if own else None) or role.epochs,
         batch_size=(group.batch_size if own else None) or role.batch_size,
         lr=scheduled(group.lr) if own and group.lr is not None else role.lr,

@@ -21,6 +21,7 @@ from consilience.simulation.setup.federations import Federations, build_federati
 from consilience.simulation.setup.participants import Model, Participant
 from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, plan_partners
 from consilience.simulation.setup.privacy import plan_privacy
+from consilience.simulation.setup.sample_budgets import check_sample_epsilons
 from consilience.simulation.setup.variants import Variants, variants_of
 
 log = logging.getLogger("consilience")
@@ -97,6 +98,8 @@ def build_setup(
     federations = build_federations(config, method, variants.learners, variants.count)
     assigned = assign_data(config, method, data, variants, first, kept)
     variants = replace(variants, participants=_with_batches(config, variants, assigned))
+    for participants in variants.participants:
+        check_sample_epsilons(config, method, participants, assigned)
     partners, privacy = plan_partners(config, method), plan_privacy(config, variants.participants[0])
     cohorts = plan_cohorts(config, method, variants, federations, assigned, partners, privacy)
     return Setup(method, variants, federations, assigned, cohorts, evaluation, partners, privacy)

@@ -80,7 +80,7 @@ def shared_run_key(config: Config, method: Method, models: Sequence[Model] | Non
         (
             settings,
             method.name,
-            [(participant.stacking_key, participant.role.never_share) for participant in participants],
+            [(each.stacking_key, each.role.never_share, each.role.sample_epsilons) for each in participants],
             overrides,
             participation,
         )

@@ -58,7 +58,12 @@ class LocalExecutor(Executor):
         members, data = cohort.plan.members, self.data
         key = LearnerKey(int(members.seed[row]), int(members.learner[row]))
         samples = LocalSamples(
-            data.inputs, data.targets, members.samples(row), members.shareable(row), bool(members.even[row])
+            data.inputs,
+            data.targets,
+            members.samples(row),
+            members.shareable(row),
+            bool(members.even[row]),
+            members.draw_share(row),
         )
         state = cohort.state.row(row)
         if not has_float64(data.inputs.device):

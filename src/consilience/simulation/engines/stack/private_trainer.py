@@ -89,5 +89,7 @@ class StackedStepPlans:
         """This step's batch: positions among each row's samples, and which of them are drawn, (rows, capacity)."""
         chance = stacked_uniform(SAMPLING, samples.keys, samples.round, samples.step, samples.longest)
         beyond = torch.arange(samples.longest, device=chance.device) >= samples.keys.size[:, None]
-        positions, drawn = draw_batch(chance.masked_fill(beyond, 2.0), self.rate[:, None], self.capacity)
+        share = samples.draw_share()
+        rate = self.rate[:, None] if share is None else self.rate[:, None] * share
+        positions, drawn = draw_batch(chance.masked_fill(beyond, 2.0), rate, self.capacity)
         return torch.minimum(positions, samples.keys.size[:, None] - 1), drawn  # a place that is empty has any position

@@ -24,14 +24,16 @@ class StackedSamples:
         self.index = torch.from_numpy(members.index).to(device)
         shared = None if members.shared is None else torch.from_numpy(members.shared).to(device, dtype)
         self.shareable = shared  # 1 where a sample may enter uploads
+        shares = members.draw_shares
+        self.draw_shares = None if shares is None else torch.from_numpy(shares).to(device)
         self._table = torch.zeros((5, rows), dtype=torch.int64, device=device)
         seed, number, self.start, size, steps = self._table
         self.keys = StackedKeys(seed, number, size, steps)
         self.longest = int(members.sizes.max())
-        self.most_steps = len(batch_widths(work, self.longest, even=even))
+        most_steps = len(batch_widths(work, self.longest, even=even))
         self.round, self.step = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
-        self.positions = torch.zeros((self.most_steps, rows, work.batch_size), dtype=torch.int64, device=device)
-        self.active = torch.zeros((self.most_steps, rows), dtype=torch.bool, device=device)
+        self.positions = torch.zeros((most_steps, rows, work.batch_size), dtype=torch.int64, device=device)
+        self.active = torch.zeros((most_steps, rows), dtype=torch.bool, device=device)
         self.widths: list[int] = []
         self.ragged = False
 
@@ -50,9 +52,9 @@ class StackedSamples:
 
     def plan_round(self) -> None:
         """Plan the round's batches, and go to the first step."""
-        steps = self.steps
-        self.positions.copy_(plan_stacked_batches(self.work, self.keys, self.round, self.longest, self.most_steps))
-        self.active.copy_(torch.arange(self.most_steps, device=steps.device)[:, None] < steps)
+        steps, most_steps = self.steps, len(self.active)
+        self.positions.copy_(plan_stacked_batches(self.work, self.keys, self.round, self.longest, most_steps))
+        self.active.copy_(torch.arange(most_steps, device=steps.device)[:, None] < steps)
         self.step.zero_()
 
     def batch(self, width: int) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -64,11 +66,20 @@ class StackedSamples:
 
     def all_samples(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Positions in the data of every row's samples, and which of them are valid, (rows, longest) each."""
-        size = self.keys.size
+        size, places = self.keys.size, self._places()
         column = torch.arange(self.longest, device=size.device)
-        places = self.start[:, None] + torch.minimum(column, size[:, None] - 1)
         positions, valid = self.index[places], (column < size[:, None]).to(dtype)
         return positions, valid if self.shareable is None else valid * self.shareable[places]
+
+    def draw_share(self) -> Tensor | None:
+        """How often each row's samples are drawn, as a share of the rate, (rows, longest); None if all alike."""
+        return None if self.draw_shares is None else self.draw_shares[self._places()]
+
+    def _places(self) -> Tensor:
+        """Where each row's samples are listed, (rows, longest); the last one again where a row has fewer."""
+        column = torch.arange(self.longest, device=self.start.device)
+        places: Tensor = self.start[:, None] + torch.minimum(column, self.keys.size[:, None] - 1)
+        return places
 
     def draw(self, owner: str, draws: int, samples: int, step: Tensor) -> Tensor:
         """Uniform numbers, the same as the loop's, (rows, draws, samples)."""

@@ -25,9 +25,9 @@ from consilience.learner.local_training import (
     with_rescaled_steps,
 )
 from consilience.learner.modules import Representations
-from consilience.learner.noise_source import UPLOAD_NOISE
+from consilience.learner.noise_source import UPLOAD_NOISE, UPLOAD_SAMPLING, stacked_uniform
 from consilience.learner.passes import needs_representations, represent
-from consilience.learner.private_uploads import NOISE
+from consilience.learner.private_uploads import ENTERING, NOISE
 from consilience.learner.spec import OPTIMIZER
 from consilience.learner.state import LearnerState, Tensors
 from consilience.simulation.engines.cohort import Cohort
@@ -305,6 +305,10 @@ class StackedTrainer:
         if self.learner.spec.privacy is not None and step == AFTER_TRAINING:
             purpose = f"{UPLOAD_NOISE} {' '.join(names)}"
             found[NOISE] = self.samples.normal(purpose, upload_noise_size(self.learner, names), when)
+            if (share := self.samples.draw_share()) is not None:
+                purpose = f"{UPLOAD_SAMPLING} {' '.join(names)}"
+                chance = stacked_uniform(purpose, self.samples.keys, self.samples.round, when, longest)
+                found[ENTERING] = (chance < share).to(self.learner.dtype)
         return found
 
 
