@@ -43,9 +43,10 @@ from consilience.relay import admin
 from consilience.relay.store import Store
 from consilience.relay.tables import MemberRecord
 from consilience.wire import schema
-from consilience.wire.charter import Rules, build_charter
+from consilience.wire.charter import build_charter
 from consilience.wire.codec import Codec
 from consilience.wire.headers import UPLOAD_HEADER, upload_sha256
+from consilience.wire.rules import Rules
 
 PARTS = "prototypes, observations;entries=1"
 BODIES = 64  # different bodies, each used by many members, so that their sums are computed quickly
