@@ -57,6 +57,8 @@ VARIANTS: dict[str, Case] = {
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations random dimensions": ("representation-sharing", {"dimensions": 0.3, "subspace": "random"}),
+    "prototypes top dimensions": ("fedproto", {"dimensions": 0.3, "subspace": "top-variance"}),
     "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
     "representations exponential-mlp": ("representation-sharing", {"discriminator": "exponential-mlp"}),
@@ -185,8 +187,10 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Recording:
                 seen.puts.append(RecordedUpload(name, int(member), mine, weights[i].clone(), int(versions[i]), newest))
             return super().upload(name, members, tensors, weights, versions, now)
 
-        def answers(self, name: str, readers: np.ndarray, *when: int, draw: int = 0) -> tuple[Answer, np.ndarray]:
-            batch, which = super().answers(name, readers, *when, draw=draw)
+        def answers(
+            self, name: str, readers: np.ndarray, *when: int, draw: int = 0, losses: np.ndarray | None = None
+        ) -> tuple[Answer, np.ndarray]:
+            batch, which = super().answers(name, readers, *when, draw=draw, losses=losses)
             heard = {int(r): batch[int(i)] for r, i in zip(readers, which, strict=True)}
             seen.answers.setdefault(name, {}).update(heard)
             return batch, which

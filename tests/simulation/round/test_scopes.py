@@ -10,8 +10,9 @@ import pytest
 
 from consilience import simulate
 from consilience.simulation.result import Result
-from consilience.simulation.round.choose_partners import best_partners, found_groups, similarities, usefulness
+from consilience.simulation.round.choose_partners import best_partners, found_groups, similarities
 from consilience.simulation.round.scopes import Links, gossip_scope, metropolis_weights
+from consilience.simulation.round.usefulness import usefulness
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LINE = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
