@@ -187,7 +187,6 @@ def test_a_learner_gets_the_observation_that_predicts_its_validation_samples_bes
 
 
 def test_useful_observations_change_training_and_no_bytes() -> None:
-    chosen = {how: run(choose=how, validation=0.2) for how in ("random", "useful")}
-    losses = [found.history["loss.observations"] for found in chosen.values()]
-    assert not np.allclose(*losses, equal_nan=True)
-    assert np.array_equal(*(found.history["bytes.down"] for found in chosen.values()))
+    random, useful = (run(choose=how, validation=0.2).history for how in ("random", "useful"))
+    assert not np.allclose(random["loss.observations"], useful["loss.observations"], equal_nan=True)
+    assert np.array_equal(random["bytes.down"], useful["bytes.down"])

@@ -94,8 +94,8 @@ def test_penalties_are_over_the_shared_dimensions() -> None:
     """With the first dimension shared they are those of a subspace that is always the first."""
     settings: dict[str, Any] = {"dimensions": 0.5, "min_count": 1, "weight": 1.0}
     for scale in ("absolute", "relative"):
-        first = Prototypes(**settings, scale=scale)  # type: ignore[arg-type]
-        moving = Prototypes(**settings, scale=scale, subspace="random")  # type: ignore[arg-type]
+        first = Prototypes(**settings, scale=scale)
+        moving = Prototypes(**settings, scale=scale, subspace="random")
         count, fresh = torch.tensor([1, 1]), torch.tensor(True)
         narrow = Received({"mean": torch.tensor([[3.0], [0.5]])}, count, fresh)
         wide = Received({"mean": torch.tensor([[3.0, 0.0], [0.5, 0.0]]), SHARED: torch.tensor([1, 0])}, count, fresh)

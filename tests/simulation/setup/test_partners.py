@@ -128,7 +128,7 @@ def test_lists_that_do_not_fit_are_refused() -> None:
         ({"choose": "relevant", "method": "fedproto"}, "which is for observations"),
         (
             {"choose": "useful", "method": "fedproto", "validation": 0.2},
-            "choose is 'useful', which is for observations",
+            "'useful', which is for observations",
         ),
         ({"choose": "useful"}, "decided by validation samples, and validation is 0"),
     ],
