@@ -148,6 +148,14 @@ def test_relevant_entries_are_the_nearest_of_others_over_the_rows_both_have(libr
     assert nobody.count.tolist() == [[[0.0, 0.0]]]
 
 
+def test_useful_entries_are_those_of_others_with_the_smallest_losses(library: str) -> None:
+    losses = np.array([[0.0, 3.0, 2.0], [5.0, 0.0, 9.0]])
+    answer = pool(library).answer([0, 1], 5, 1, losses=losses)  # one's own, with a loss of 0, does not count
+    assert answer.tensors["x"][:, 0, 0, 0].tolist() == [4.0, 1.0]
+    within = pool(library).answer([0], 5, 1, losses=losses[:1], allowed=np.array([[True, True, False]]))
+    assert within.tensors["x"][:, 0, 0, 0].tolist() == [2.0]
+
+
 def test_relevant_rows_are_chosen_one_by_one(library: str) -> None:
     answer = pool(library, by="row").answer([2], 5, 1, nearest=True)
     assert answer.tensors["x"][0, 0, :, 0].tolist() == [2.0, 20.0]

@@ -64,6 +64,12 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
     "representations some dimensions": ("representation-sharing", {"dimensions": 0.3}),
+    "prototypes random dimensions": ("fedproto", {"dimensions": 0.3, "subspace": "random"}),
+    "representations random dimensions": (
+        "representation-sharing",
+        {"dimensions": 0.3, "subspace": "random", "encoding": "float16", "up": 2, "down": 3},
+    ),
+    "representations top dimensions": ("representation-sharing", {"dimensions": 0.3, "subspace": "top-variance"}),
     "representations seen some dimensions": ("representation-sharing", {"dimensions": 0.3, "means": "seen"}),
     "representations seen": ("representation-sharing", {"means": "seen", "down": 2}),
     "representations equal": ("representation-sharing", {"weighting": "equal"}),
@@ -266,23 +272,27 @@ WITHIN: dict[str, Mapping[str, Any]] = {
         "gossip_steps": 2,
     },
     "relevant": {"choose": "relevant", "participation": 0.5},
+    "useful observations": {**PARTIAL_PARTICIPATION, "choose": "useful", "validation": 0.2},
 }
 
 
-@pytest.mark.parametrize("case", ["representations 2 up 3 down", "representations seen", "fedavg different starts"])
+SHARING = ("representations 2 up 3 down", "representations random dimensions")
+
+
+@pytest.mark.parametrize("case", [*SHARING, "representations seen", "fedavg different starts"])
 @pytest.mark.parametrize("within", list(WITHIN))
 def test_loop_equals_stack_with_some_learners_only(within: str, case: str, device: str, data: Dataset) -> None:
     config = settings(case, device, **WITHIN[within])
-    if within in UNCOMPARED and case != "representations 2 up 3 down" and (within, case) not in ALLOWED:
+    if within in UNCOMPARED and case not in SHARING and (within, case) not in ALLOWED:
         with pytest.raises(ConfigurationError), stage("loop", config, data):
             pass
         return
     assert_engines_agree(config, data)
 
 
-UNCOMPARED = ("similar", "useful, partly absent", "relevant")
+UNCOMPARED = ("similar", "useful, partly absent", "relevant", "useful observations")
 """These need class means, or observations, that not all methods upload."""
-ALLOWED = (("relevant", "representations seen"),)
+ALLOWED = (("relevant", "representations seen"), ("useful observations", "representations seen"))
 
 
 def test_loop_equals_stack_with_partners_who_share_weights_at_one_bit(device: str, data: Dataset) -> None:

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ VARIANTS: dict[str, Case] = {
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations random dimensions": ("representation-sharing", {"dimensions": 0.3, "subspace": "random"}),
+    "prototypes top dimensions": ("fedproto", {"dimensions": 0.3, "subspace": "top-variance"}),
     "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
     "representations exponential-mlp": ("representation-sharing", {"discriminator": "exponential-mlp"}),
@@ -185,8 +188,10 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Recording:
                 seen.puts.append(RecordedUpload(name, int(member), mine, weights[i].clone(), int(versions[i]), newest))
             return super().upload(name, members, tensors, weights, versions, now)
 
-        def answers(self, name: str, readers: np.ndarray, *when: int, draw: int = 0) -> tuple[Answer, np.ndarray]:
-            batch, which = super().answers(name, readers, *when, draw=draw)
+        def answers(
+            self, name: str, readers: np.ndarray, *when: int, draw: int = 0, losses: np.ndarray | None = None
+        ) -> tuple[Answer, np.ndarray]:
+            batch, which = super().answers(name, readers, *when, draw=draw, losses=losses)
             heard = {int(r): batch[int(i)] for r, i in zip(readers, which, strict=True)}
             seen.answers.setdefault(name, {}).update(heard)
             return batch, which
@@ -622,15 +627,25 @@ def body_of(name: str, tensors: Mapping[str, Tensor], count: Tensor, channel: sc
     return {f"{name}.{k}": t for k, t in tensors.items()} | ({f"{name}.count": count} if channel.rows else {})
 
 
+def shared_columns(rounds: Rounds, body: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A body with only the dimensions of class means that are shared in this round, where others are in every round."""
+    federation = rounds.federations[0]
+    if federation.subspace is None:
+        return body
+    columns = federation.shared > 0
+    assert int(columns.sum()) == federation.subspace.count
+    return {k: v[..., columns] if v.shape[-1] == federation.subspace.width else v for k, v in body.items()}
+
+
 def assert_bytes(rounds: Rounds, record: Record, notes: Recording) -> None:
     """Every learner's bodies of a round, up and down, have the recorded size and decode to the intended values."""
     traffic, channels = rounds.byte_counts[0], rounds.learners[0].channels
-    names = {p.name for p in notes.puts}
+    names, shared = {p.name for p in notes.puts}, partial(shared_columns, rounds)
     each = len(notes.wanted) // rounds.setup.federations.learners
     for who in range(rounds.setup.federations.learners):
         wanted, put = notes.wanted[who * each : (who + 1) * each], [p for p in notes.puts if p.member == who]
-        up = {k: v for name, tensors, w in wanted for k, v in body_of(name, tensors, w, channels[name]).items()}
-        seen = {k: v for p in put for k, v in body_of(p.name, p.tensors, p.weight, channels[p.name]).items()}
+        up = {k: v for name, tensors, w in wanted for k, v in shared(body_of(name, tensors, w, channels[name])).items()}
+        seen = {k: v for p in put for k, v in shared(body_of(p.name, p.tensors, p.weight, channels[p.name])).items()}
         size, read = encoded(traffic.message("up", names), up)
         assert size == record["bytes.up"][0, who]
         assert_reads(read, traffic.message("up", names), seen)
@@ -638,7 +653,7 @@ def assert_bytes(rounds: Rounds, record: Record, notes: Recording) -> None:
         for name in names:
             answer = notes.answers[name][who]
             tensors = notes.replies if channels[name].moves else answer.tensors
-            down |= body_of(name, tensors, answer.count, channels[name])
+            down |= shared(body_of(name, tensors, answer.count, channels[name]))
         size, read = encoded(traffic.message("down", names), down)
         assert size == record["bytes.down"][0, who]
         assert_reads(read, traffic.message("down", names), down)

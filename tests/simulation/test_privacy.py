@@ -261,6 +261,12 @@ def test_impossible_settings(wrong: dict[str, Any], message: str) -> None:
             {"partners": "useful(1)", "validation": 0.2},
             "choose by their validation samples.*similar",
         ),
+        (
+            "upload",
+            "representation-sharing",
+            {"choose": "useful", "validation": 0.2},
+            "choose by their validation samples.*relevant",
+        ),
         ("fixed-encoder", "fedproto", {"model": "mlp"}, "training changes the encoder.*requires_grad=False"),
         ("fixed-encoder", "fedavg", {}, "'weights' uploads what was trained.*fedproto"),
         ("fixed-encoder", "federated-distillation", {}, "'logits' uploads what was trained"),

@@ -1,4 +1,4 @@
-"""Relevant entries of a pool: those of other members that are nearest to the reader's own."""
+"""Chosen entries of a pool: those of other members that are nearest to the reader's own, or have the smallest loss."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from consilience.wire import schema
 from consilience.wire.encodings import Array
 
 
-def nearest_entries(
+def smallest_entries(
     channel: schema.Pool,
-    values: Tensors,
-    weights: Array,
+    distances: np.ndarray,
     present: np.ndarray,
     who: np.ndarray,
     draw: int,
     allowed: np.ndarray | None,
 ) -> np.ndarray:
-    """Numbers of the entries nearest to each reader's newest, (readers, draw) or by row; -1 where there are none.
+    """Numbers of the entries with the smallest distances, (readers, draw) or by row; -1 where there are none.
 
-    values, weights: (members, keep, ...); present: (members, keep). Distances are mean squares over the rows that both
-    have; where rows are drawn, every row by itself. A reader's own entries do not count.
+    distances: (readers, entries, rows), infinite where nothing is known; their mean over the known rows counts, and
+    where rows are drawn, every row by itself. present: (members, keep). A reader's own entries do not count.
     """
-    rows = int(np.prod(channel.rows, dtype=np.int64))
-    distances = _distances(values, weights, who, rows)  # (readers, entries, rows)
+    rows = distances.shape[2]
     others = np.repeat(np.arange(len(present)), channel.keep)  # the member of each entry
     open_ = present.reshape(-1) & (others != who[:, None])
     if allowed is not None:
@@ -39,10 +37,19 @@ def nearest_entries(
     return np.stack(picks, axis=-1).reshape(len(who), draw, *channel.rows)
 
 
-def _distances(values: Tensors, weights: Array, who: np.ndarray, rows: int) -> np.ndarray:
-    """Mean squares of the differences to the readers' newest entries, (readers, entries, rows); infinite if unknown."""
+def known_rows(weights: Array, rows: int) -> np.ndarray:
+    """Whether each entry has each row, (entries, rows); weights: (members, keep, *rows)."""
+    known: np.ndarray = np.array(weights.tolist()).reshape(-1, rows) > 0
+    return known
+
+
+def distances_to_newest(values: Tensors, weights: Array, who: np.ndarray, rows: int) -> np.ndarray:
+    """Mean squares of the differences to the readers' newest entries, (readers, entries, rows); infinite if unknown.
+
+    values, weights: (members, keep, ...).
+    """
     members, keep = weights.shape[:2]
-    has = np.array(weights.tolist()).reshape(members * keep, rows) > 0
+    has = known_rows(weights, rows)
     mine = has[who * keep]  # (readers, rows)
     total, width = np.zeros((len(who), members * keep, rows)), 0
     for value in values.values():

@@ -17,7 +17,7 @@ from consilience.channels.base import (
     broadcast_rows,
     check_members,
 )
-from consilience.channels.nearest import nearest_entries
+from consilience.channels.nearest import distances_to_newest, known_rows, smallest_entries
 from consilience.errors import ChannelError
 from consilience.randomness import uniform
 from consilience.wire import schema
@@ -61,17 +61,20 @@ class EntryPool:
         draw: int = 0,
         allowed: np.ndarray | None = None,
         nearest: bool = False,
+        losses: np.ndarray | None = None,
     ) -> Answer:
         """Random entries for each reader, (readers, draw, ...), seeded by `where`: a seed and the round.
 
         draw: how many; 0 is as many as the channel says. allowed: (readers, members), whose entries a reader may get;
         by default everybody's. nearest: in place of random entries, those of others nearest to the reader's own.
+        losses: (readers, members x keep), in place of random entries, those of others with the smallest.
         """
         who, draw = check_members(readers, self.members, self.channel.name), draw or self.channel.draw
         weights = self.weights
         known = weights if isinstance(weights, np.ndarray) or self.channel.by == "member" else _as_numpy(weights)
-        if nearest:
-            picks = nearest_entries(self.channel, self.values, weights, self.present, who, draw, allowed)
+        if nearest or losses is not None:
+            distances = self._distances(who, losses)
+            picks = smallest_entries(self.channel, distances, self.present, who, draw, allowed)
         elif allowed is None:
             picks = draw_entries(self.channel, self.present, known, who, where, draw)
         else:
@@ -79,6 +82,17 @@ class EntryPool:
                 self.channel, available_entries(self.channel, self.present, known), who, where, draw, allowed
             )
         return gather_entries(self.channel, picks, self.values, weights)
+
+    def _distances(self, who: np.ndarray, losses: np.ndarray | None) -> np.ndarray:
+        """By what entries are chosen, (readers, entries, rows): losses, or how far they are from readers' newest."""
+        rows = math.prod(self.channel.rows)
+        if losses is None:
+            return distances_to_newest(self.values, self.weights, who, rows)
+        return np.where(known_rows(self.weights, rows)[None], losses[:, :, None], np.inf)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.present[:] = False
 
     def same_for_all_readers(self, draw: int) -> bool:
         """Whether every reader gets the same entries, which are then all of them."""

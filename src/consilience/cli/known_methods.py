@@ -65,7 +65,7 @@ BUILT_IN = {
     ),
     "fedproto": KnownMethod(
         "Mean features of each class, distilled (Tan et al. 2022).",
-        {"kd": 10.0, **_CLASS_MEANS, "dimensions": 1.0, **_OBJECTIVE},
+        {"kd": 10.0, **_CLASS_MEANS, "dimensions": 1.0, "subspace": "first", **_OBJECTIVE},
     ),
     "representation-sharing": KnownMethod(
         "Mean features distilled, and contrasted with a random member's (Berdoz et al. 2022).",
@@ -79,6 +79,7 @@ BUILT_IN = {
             **_CLASS_MEANS,
             "min_count": 2,
             "dimensions": 1.0,
+            "subspace": "first",
             "means": "global",
             **_OBJECTIVE,
         },

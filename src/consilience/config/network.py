@@ -11,6 +11,8 @@ from consilience.config.parsing import Form, Number, parse_setting
 from consilience.config.parts import ConfigPart
 from consilience.errors import ConfigurationError
 
+Choose = Literal["random", "relevant", "useful"]
+"""Which observations a learner gets."""
 FILE_SUFFIX = ".txt"
 """How the names of files with links end: one link in a line, two numbers of learners."""
 
@@ -114,10 +116,10 @@ class NetworkConfig(ConfigPart):
         1, ge=0, description="the round whose uploads chosen partners are first chosen by; 0: those before training"
     )
     partners_every: int = Field(0, ge=0, description="choose partners again every N rounds; 0: never")
-    choose: Literal["random", "relevant"] = Field(
+    choose: Choose = Field(
         "random",
-        description="which of the observations a learner gets: random ones, or relevant, those of others that are "
-        "nearest to its own",
+        description="which of the observations a learner gets: random ones; relevant, those of others that are nearest "
+        "to its own; or useful, those of others that predict its validation samples best",
     )
     topology: Annotated[str, AfterValidator(_known_topology)] = Field(
         "relay",

@@ -41,7 +41,7 @@ class Settings(TypedDict, total=False):
     partners: str
     partners_from: int
     partners_every: int
-    choose: Literal["random", "relevant"]
+    choose: Literal["random", "relevant", "useful"]
     topology: str
     topology_every: int
     gossip_steps: int

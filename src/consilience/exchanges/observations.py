@@ -16,7 +16,7 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Received, Scope, State, View
 from consilience.exchanges.class_means import Weighting, upload_weight
-from consilience.exchanges.dimensions import check_dimensions, only_shared, shared_width, with_zeros
+from consilience.exchanges.dimensions import Subspace, check_dimensions, only_shared, shared_width, with_zeros
 from consilience.functional.class_means import one_hot, sampled_means, sampled_membership
 from consilience.functional.mutual_information import mutual_information_bound
 from consilience.task import Task
@@ -38,6 +38,7 @@ class Observations(AveragingExchange):
     "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio; in "exponential-mlp" g has a
     hidden layer. weighting: with "equal", 1 is uploaded for each class that the observation has, and not how many
     samples it averages. dimensions: the share of the feature dimensions that is uploaded; the others count as 0.
+    subspace: which dimensions these are.
     """
 
     name: str = field(default="observations", kw_only=True)
@@ -59,6 +60,7 @@ class Observations(AveragingExchange):
     scope: Scope = "everybody"
     weighting: Weighting = "samples"
     dimensions: float = 1.0
+    subspace: Subspace = "first"
 
     def __post_init__(self) -> None:
         number_or_schedule("contrast", self.weight)
@@ -69,7 +71,7 @@ class Observations(AveragingExchange):
         check_choice("draw", self.draw, get_args(Draw))
         check_choice("scope", self.scope, get_args(Scope))
         check_choice("weighting", self.weighting, get_args(Weighting))
-        check_dimensions(self.dimensions)
+        check_dimensions(self.dimensions, self.subspace, self.encoding)
         if self.n_avg == 1 < self.min_count:
             raise ConfigurationError(
                 "n_avg is 1; it must be a whole number, 2 or more: an observation of one sample is that sample's "
@@ -88,7 +90,7 @@ class Observations(AveragingExchange):
 
     def channel(self, task: Task) -> schema.Pool:
         """A pool of (classes, width) entries with a count for each class."""
-        shape = (task.classes, shared_width(task.width, self.dimensions))
+        shape = (task.classes, shared_width(task.width, self.dimensions, self.subspace))
         means = schema.Tensor(shape, self.encoding, self.encoding, -task.bound, task.bound)
         return schema.Pool(
             self.name,
@@ -154,7 +156,7 @@ class Observations(AveragingExchange):
         """`up` independent observations, each over at most `n_avg` samples of a class."""
         drawn = [
             sampled_means(
-                only_shared(view.features, self.dimensions),
+                only_shared(view.features, self.dimensions, self.subspace),
                 view.targets,
                 view.task.classes,
                 view.valid,
@@ -171,4 +173,4 @@ class Observations(AveragingExchange):
         """Features, and the samples of each observation."""
         classes, size = view.task.classes, self.n_avg
         drawn = [sampled_membership(view.targets, classes, view.valid, chance, size) for chance in view.draws]
-        return only_shared(view.features, self.dimensions), torch.stack(drawn)
+        return only_shared(view.features, self.dimensions, self.subspace), torch.stack(drawn)

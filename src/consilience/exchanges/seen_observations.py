@@ -42,6 +42,11 @@ class SeenObservations(Observations):
         constant_number("memory", self.memory)
         if self.memory > 1:
             raise ConfigurationError(f"memory is {self.memory}; it must be a number from 0 to 1")
+        if self.subspace != "first":
+            raise ConfigurationError(
+                f"subspace is {self.subspace!r}, and the mean of the observations seen is over those of many rounds, "
+                f"which have other dimensions; use subspace='first', or means='global'"
+            )
 
     def init_state(self, view: View) -> State:
         """The mean of the observations seen of each class, and how many they are."""

@@ -21,6 +21,7 @@ from consilience.exchanges import (
 )
 from consilience.exchanges.base import Start
 from consilience.exchanges.class_means import Scale, Weighting
+from consilience.exchanges.dimensions import Subspace
 from consilience.exchanges.gradients import Inner
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
@@ -117,11 +118,14 @@ def fedproto(
     encoding: str = "float32",
     weighting: Weighting = "samples",
     dimensions: float = 1.0,
+    subspace: Subspace = "first",
     objective: str = "cross-entropy",
     own_head: bool = False,
 ) -> Role:
     """Mean features of each class, distilled (Tan et al. 2022)."""
-    shared = Prototypes(weight=kd, encoding=_encoding(encoding), weighting=weighting, dimensions=dimensions)
+    shared = Prototypes(
+        weight=kd, encoding=_encoding(encoding), weighting=weighting, dimensions=dimensions, subspace=subspace
+    )
     return Role(build_objective(objective, own_head), (shared,))
 
 
@@ -137,6 +141,7 @@ def representation_sharing(
     weighting: Weighting = "samples",
     min_count: int = 2,
     dimensions: float = 1.0,
+    subspace: Subspace = "first",
     means: Means = "global",
     objective: str = "cross-entropy",
     own_head: bool = False,
@@ -152,6 +157,7 @@ def representation_sharing(
         weighting=weighting,
         min_count=min_count,
         dimensions=dimensions,
+        subspace=subspace,
     )
     check_choice("means", means, get_args(Means))
     if means == "seen":
@@ -315,6 +321,7 @@ def _representations(kd: Rate, observed: Observations, scale: Scale = "absolute"
         scale=scale,
         weighting=observed.weighting,
         dimensions=observed.dimensions,
+        subspace=observed.subspace,
     )
     return (prototypes, observed)
 

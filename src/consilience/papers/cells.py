@@ -48,6 +48,7 @@ _ADDED_TO_METHODS = {
     "calibrated": "False",
     "means": "global",
     "dimensions": "1.0",
+    "subspace": "first",
 }
 """The same of methods: settings of any method that were added later, with their defaults as text."""
 

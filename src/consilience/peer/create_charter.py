@@ -136,7 +136,7 @@ def _refuse_local_only(method: Method) -> None:
         if getattr(exchange, "dimensions", 1.0) < 1:
             raise ConfigurationError(
                 f"{exchange.name}: dimensions is {getattr(exchange, 'dimensions', 1.0)}, which is for simulations: a "
-                f"member of a relay takes the width of features from the charter; leave dimensions out"
+                f"member of a relay takes the width of features from the charter; leave dimensions and subspace out"
             )
         if getattr(exchange, "min_count", 2) < 2:
             raise ConfigurationError(

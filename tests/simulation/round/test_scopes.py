@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from consilience import simulate
+from consilience.simulation.federation import Federation
 from consilience.simulation.result import Result
-from consilience.simulation.round.choose_partners import best_partners, found_groups, similarities, usefulness
+from consilience.simulation.round.choose_partners import best_partners, found_groups, similarities
 from consilience.simulation.round.scopes import Links, gossip_scope, metropolis_weights
+from consilience.simulation.round.usefulness import entry_losses, usefulness
+from consilience.wire import schema
+from consilience.wire.encodings import FLOAT32
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LINE = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], dtype=bool)
@@ -154,3 +159,34 @@ def test_listed_partners_learn_only_from_each_other() -> None:
     models = first_weights(one)
     assert np.array_equal(models[0], models[1]) and np.array_equal(models[2], models[3])
     assert not np.allclose(models[0], models[2])
+
+
+# --- useful observations
+
+
+def observations(means: list[list[list[float]]]) -> Federation:
+    """A federation whose learners have uploaded one observation each, of two classes and two dimensions."""
+    tensor = schema.Tensor((2, 2), FLOAT32, FLOAT32)
+    channels: dict[str, schema.Channel] = {"o": schema.Pool("o", {"mean": tensor}, rows=(2,))}
+    made, values = Federation(0, channels, 3, {}, torch.zeros(1, dtype=torch.float64)), torch.tensor(means)
+    ones, who = torch.ones(3, 1, 2, dtype=torch.float64), np.arange(3)
+    made.upload("o", who, {"mean": values[:, None].double()}, ones, who * 0, 0)
+    return made
+
+
+def test_a_learner_gets_the_observation_that_predicts_its_validation_samples_best() -> None:
+    right, wrong = [[1.0, 0.0], [-1.0, 0.0]], [[-1.0, 0.0], [1.0, 0.0]]
+    one, readers = observations([right, wrong, right]), np.arange(3)
+    held = [(np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array(targets)) for targets in ([0, 1], [1, 0])]
+    losses = entry_losses(one, "o", readers, [*held, None], 1, 0)
+    best, worst = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))  # squared distances 0 and 4, their mean 2
+    assert np.allclose(losses[:2], [[best, worst, best], [worst, best, worst]])
+    assert ((losses[2] >= 0) & (losses[2] < 1)).all() and len(set(losses[2])) == 3  # at random without samples
+    answer, which = one.answers("o", readers, 1, 0, losses=losses)
+    assert answer.tensors["mean"][0, 0].tolist() == right and which.tolist() == [0, 1, 2]
+
+
+def test_useful_observations_change_training_and_no_bytes() -> None:
+    random, useful = (run(choose=how, validation=0.2).history for how in ("random", "useful"))
+    assert not np.allclose(random["loss.observations"], useful["loss.observations"], equal_nan=True)
+    assert np.array_equal(random["bytes.down"], useful["bytes.down"])

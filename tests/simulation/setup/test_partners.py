@@ -126,6 +126,11 @@ def test_lists_that_do_not_fit_are_refused() -> None:
         ({"partners": "similar(2)", "method": "cluster-sharing"}, "has none"),
         ({"topology": "complete", "method": "cluster-sharing"}, "(Clusters) needs the uploads of all"),
         ({"choose": "relevant", "method": "fedproto"}, "which is for observations"),
+        (
+            {"choose": "useful", "method": "fedproto", "validation": 0.2},
+            "'useful', which is for observations",
+        ),
+        ({"choose": "useful"}, "decided by validation samples, and validation is 0"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(settings: dict[str, Any], said: str) -> None:

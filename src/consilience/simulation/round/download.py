@@ -6,10 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from consilience.channels import EntryPool
 from consilience.simulation.engines.jobs import Job, Receive
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.round.model_location import bring_models
 from consilience.simulation.round.run_state import RunState
+from consilience.simulation.round.usefulness import HeldOut, entry_losses, held_out_features
 from consilience.wire import schema
 
 Fresh = list[dict[str, np.ndarray]]
@@ -69,7 +71,7 @@ def _fetch(
     fresh = run.answers.none_new()
     for name in names:
         receiving = [i for i, exchanges in enumerate(wanted) if name in exchanges]
-        draws = _pool_draws(run, name)
+        draws, held = _pool_draws(run, name), _useful_by(run, name)
         for draw in np.unique(draws[receiving]):
             cohorts = [i for i in receiving if draws[i] == draw]
             reads = (run.setup.cohorts.rows[cohorts] >= 0).any(axis=0) & readers
@@ -77,7 +79,9 @@ def _fetch(
                 downloading = np.flatnonzero(reads[f])
                 if not downloading.size:
                     continue
-                sent = federation.answers(name, downloading, run.round, catching_up, draw=int(draw))
+                when = (run.round, catching_up)
+                losses = None if held is None else entry_losses(federation, name, downloading, held[f], *when)
+                sent = federation.answers(name, downloading, *when, draw=int(draw), losses=losses)
                 if run.on_answer is not None:
                     sent = run.on_answer((f, name, run.round, catching_up, int(draw)), sent)
                 batch, which = sent
@@ -86,6 +90,15 @@ def _fetch(
                     rows = run.setup.cohorts.rows[i][f, downloading]
                     fresh[i][name][rows[rows >= 0]] = numbers[rows >= 0]
     return fresh
+
+
+def _useful_by(run: RunState, name: str) -> list[list[HeldOut]] | None:
+    """The validation samples by which learners choose entries of a pool; None where they do not, or it has none."""
+    chooses = run.setup.partners.choose == "useful"
+    pools = [channel for each in run.federations if isinstance(channel := each.channels.get(name), EntryPool)]
+    if not chooses or not any(pool.channel.scope == "everybody" and pool.present.any() for pool in pools):
+        return None
+    return held_out_features(run)
 
 
 def _pool_draws(run: RunState, name: str) -> np.ndarray:

@@ -24,6 +24,7 @@ from consilience.simulation.round.record import new_record, record_public_set, r
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.round.scopes import set_scopes
 from consilience.simulation.round.start import open_channels, start_learners
+from consilience.simulation.round.subspaces import record_dimensions_sent, set_subspaces
 from consilience.simulation.round.turns import take_turns
 from consilience.simulation.round.upload import expect_uploads, spend, upload, within_budget
 from consilience.simulation.round.work import do_local_work, uploads_due
@@ -38,6 +39,7 @@ class Rounds(RunState):
         record = new_record(self)
         record_public_set(self, record, joined=1)
         first_answers(self, tuple(dict.fromkeys(name for learner in self.learners for name in learner.channels)))
+        set_subspaces(self)
         everybody = np.ones(self.setup.federations.shape, dtype=bool)
         presence = Presence(everybody & self.setup.federations.joined(0), everybody)
         for role in self.setup.roles:
@@ -57,6 +59,8 @@ class Rounds(RunState):
         back = presence.exchanges & ~self.took_part
         if back.any() and not self.setup.partners.peer_to_peer:  # neighbors do not keep messages for others
             receive(self, catch_up(self, back, record))
+        set_subspaces(self)
+        record_dimensions_sent(self, presence, record)
         for role in self.setup.roles:
             self._run_role(role, presence, record, train=True, evaluate=evaluate)
         return_models(self)

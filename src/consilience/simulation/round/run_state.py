@@ -10,6 +10,7 @@ from consilience.simulation.federation import Federation
 from consilience.simulation.round.privacy_ledger import PrivacyLedger
 from consilience.simulation.round.seen_upload import OnAnswer, OnUpload
 from consilience.simulation.setup.setup import Setup
+from consilience.simulation.setup.subspaces import traveling_channels
 from consilience.wire.byte_count import ByteCount
 
 At = tuple[np.ndarray, np.ndarray]
@@ -25,7 +26,7 @@ class RunState:
     def __init__(self, setup: Setup, engine: Engine) -> None:
         self.setup, self.engine = setup, engine
         self.learners = engine.learners
-        self.byte_counts = [ByteCount(learner.channels, learner.moved_before_batches) for learner in self.learners]
+        self.byte_counts = [ByteCount(traveling_channels(each), each.moved_before_batches) for each in self.learners]
         self.federations: list[Federation] = []
         self.round = 0
         self.on_upload: OnUpload | None = None

@@ -11,6 +11,7 @@ from consilience.simulation.engines.cohort import Settings
 from consilience.simulation.federation import Federation
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.setup.resistance import robust_channel
+from consilience.simulation.setup.subspaces import plan_subspace
 from consilience.wire.agreement import merge_channels
 
 
@@ -43,20 +44,14 @@ def start_learners(run: RunState) -> list[CommonValues]:
 def open_channels(run: RunState, common: list[CommonValues]) -> None:
     """Open the channels of every federation, with the common values they start from."""
     for f, seed in enumerate(run.setup.federations.seeds):
-        merged = merge_channels([run.learners[i].channels for i in run.setup.cohorts.in_federation(f)])
+        together = [run.learners[i] for i in run.setup.cohorts.in_federation(f)]
+        merged = merge_channels([learner.channels for learner in together])
         channels = {name: robust_channel(channel, run.setup.federations.robustness) for name, channel in merged.items()}
-        moving = {name for i in run.setup.cohorts.in_federation(f) for name in run.learners[i].moved_before_batches}
-        run.federations.append(
-            Federation(
-                seed,
-                channels,
-                run.setup.federations.learners,
-                common[f],
-                run.engine.example,
-                moving,
-                run.setup.partners,
-            )
-        )
+        moving = {name for learner in together for name in learner.moved_before_batches}
+        members, partners = run.setup.federations.learners, run.setup.partners
+        federation = Federation(seed, channels, members, common[f], run.engine.example, moving, partners)
+        federation.use_subspace(plan_subspace(together))
+        run.federations.append(federation)
 
 
 def _settings_of(settings: Settings, row: int) -> dict[str, dict[str, Tensor]]:

@@ -40,6 +40,7 @@ def upload(run: RunState, job: Work) -> None:
             mine = {k: t[taken] for k, t in tensors.items()}
             channel = run.learners[job.cohort].channels[name]
             sent, weight = misbehave(run.setup.federations.attacks, who, channel, mine, weights[taken])
+            sent = run.federations[f].only_shared(name, sent)
             if run.on_upload is not None:
                 rows, held = job.rows[some], job.held[name][some]
                 run.on_upload(SeenUpload(run.round, name, int(f), job.cohort, rows, who, held, sent, weight))

@@ -34,6 +34,7 @@ from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, check_
 from consilience.simulation.setup.privacy import check_private, learner_privacy
 from consilience.simulation.setup.resistance import check_robustness
 from consilience.simulation.setup.sample_budgets import with_draw_shares
+from consilience.simulation.setup.subspaces import check_subspace
 from consilience.simulation.setup.variants import Variants
 from consilience.task import Public
 from consilience.wire.agreement import merge_channels
@@ -76,6 +77,7 @@ def plan_cohorts(
         check_turns([planned[i][1] for i in together], first_learners, federations.attacks)
         channels = merge_channels([planned[i][1].channels for i in together]).values()
         check_exchanges(partners, [planned[i][1] for i in together], federations.robustness)
+        check_subspace([planned[i][1] for i in together], partners)
         check_robustness(federations.robustness, federations.attacks, channels, federations.learners)
     return cohorts
 

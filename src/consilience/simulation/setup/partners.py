@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from consilience.config.config import Config
-from consilience.config.network import Partners, Topology
+from consilience.config.network import Choose, Partners, Topology
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Exchange
 from consilience.learner.learner import Learner
@@ -30,7 +30,7 @@ class PartnerPlan:
     partners: Partners = field(default_factory=Partners)
     first: int = 1  # the round whose uploads partners are first chosen by
     every: int = 0
-    relevant: bool = False  # of observations, the nearest
+    choose: Choose = "random"  # which observations a learner gets
     topology: Topology = field(default_factory=Topology)
     topology_every: int = 0
     steps: int = 1
@@ -73,7 +73,7 @@ def plan_partners(config: Config, method: Method) -> PartnerPlan:
         asked.plan,
         asked.partners_from,
         asked.partners_every,
-        asked.choose == "relevant",
+        asked.choose,
         asked.graph,
         asked.topology_every,
         asked.gossip_steps,
@@ -102,6 +102,11 @@ def _check_numbers(plan: PartnerPlan, config: Config, learners: int) -> None:
         raise ConfigurationError(
             f"partners is {asked.partners!r}, which is decided by validation samples, and validation is 0; set "
             f"validation, such as 0.2, or use similar(K)"
+        )
+    if plan.choose == "useful" and not config.evaluation.validation:
+        raise ConfigurationError(
+            "choose is 'useful', which is decided by validation samples, and validation is 0; set validation, such as "
+            "0.2, or use choose='relevant'"
         )
     listing = [name for name, group in config.groups.items() if group.partners is not None]
     if listing and (plan.partners.kind != "listed" or plan.partners.file):
@@ -163,10 +168,10 @@ def check_exchanges(plan: PartnerPlan, learners: Collection[Learner], robustness
     """Refuse exchanges, encodings and means that cannot be of some learners only."""
     sent = {e.name: e for learner in learners for e in learner.exchanges if e.scope == "everybody"}
     channels = {name: channel for learner in learners for name, channel in learner.channels.items() if name in sent}
-    if plan.relevant and not any(isinstance(channel, schema.Pool) for channel in channels.values()):
+    if plan.choose != "random" and not any(isinstance(channel, schema.Pool) for channel in channels.values()):
         raise ConfigurationError(
-            f"choose is 'relevant', which is for observations, and the method shares {', '.join(sent)}; leave it out, "
-            f"or use representation-sharing"
+            f"choose is {plan.choose!r}, which is for observations, and the method shares {', '.join(sent)}; leave it "
+            f"out, or use representation-sharing"
         )
     if not plan.scoped or not sent:
         return

@@ -114,12 +114,18 @@ def _refuse_other_ways_out(participants: Sequence[Participant], private: str) ->
 
 
 def _refuse_choice_by_samples(config: Config) -> None:
-    """Refuse partners that are chosen by a learner's own samples: whom it asks would reveal something of them."""
+    """Refuse what is chosen by a learner's own samples: whom it asks, or for what, would reveal something of them."""
     if config.network.partners.startswith("useful"):
         raise ConfigurationError(
             f"private is {config.privacy.private!r}, and partners is {config.network.partners!r}: learners would "
             f"choose by their validation samples whom they ask, without noise; use partners='similar(K)', which "
             f"compares what was uploaded, or lists"
+        )
+    if config.network.choose == "useful":
+        raise ConfigurationError(
+            f"private is {config.privacy.private!r}, and choose is 'useful': learners would choose by their validation "
+            f"samples which observations they ask for, without noise; use choose='relevant', which compares what was "
+            f"uploaded, or 'random'"
         )
 
 
