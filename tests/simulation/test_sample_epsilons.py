@@ -206,7 +206,8 @@ def test_a_sample_with_epsilon_0_has_no_influence(data: Dataset) -> None:
     changed = data.inputs.copy()
     changed[mine] = 1.0
     for method in ("fedavg", "representation-sharing"):
-        same(*(run(replace(d, sample_epsilons=own), "training", method) for d in (data, replace(data, inputs=changed))))
+        marked = replace(data, sample_epsilons=own)
+        same(run(marked, "training", method), run(replace(marked, inputs=changed), "training", method))
     assert not np.array_equal(
         run(data, "training", "fedavg").history["loss.cross_entropy"],
         run(replace(data, inputs=changed), "training", "fedavg").history["loss.cross_entropy"],
@@ -240,7 +241,7 @@ def test_budgets_in_a_file_follow_their_samples(tmp_path: Path) -> None:
     assert np.array_equal(np.isinf(marked.sample_epsilons), raw[:, 0] <= 0)
     assert dataset_sha256(marked) != dataset_sha256(replace(marked, sample_epsilons=None))
     learners = [marked, replace(marked, sample_epsilons=None)]
-    result = simulate(method="fedavg", data=learners, private="training", epsilon=8.0, rounds=1, workers=0)  # type: ignore[arg-type]
+    result = simulate(method="fedavg", data=learners, private="training", epsilon=8.0, rounds=1, workers=0)
     (level,) = result.summary()["privacy"]["sample_epsilons"]
     assert level["samples"] == np.isfinite(marked.sample_epsilons).sum() and level["epsilon"] == 0.5
 
