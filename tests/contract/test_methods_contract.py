@@ -23,6 +23,7 @@ from consilience.channels import Answer, MovingMean, StandingMean
 from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
 from consilience.exchanges import Contribution, Exchange, Weights
+from consilience.exchanges.dimensions import SHARED
 from consilience.learner.initial_state import common_seed, drawn_state
 from consilience.learner.learner import Learner
 from consilience.learner.state import LearnerState
@@ -634,7 +635,8 @@ def shared_columns(rounds: Rounds, body: dict[str, Tensor]) -> dict[str, Tensor]
         return body
     columns = federation.shared > 0
     assert int(columns.sum()) == federation.subspace.count
-    return {k: v[..., columns] if v.shape[-1] == federation.subspace.width else v for k, v in body.items()}
+    sent = {k: v for k, v in body.items() if not k.endswith(f".{SHARED}")}  # the mask does not travel
+    return {k: v[..., columns] if v.shape[-1] == federation.subspace.width else v for k, v in sent.items()}
 
 
 def assert_bytes(rounds: Rounds, record: Record, notes: Recording) -> None:
