@@ -84,12 +84,24 @@ class DirectLink:
             if question is None:
                 self._receive(request)
                 return ACCEPTED
+            self._check_question(question)
         except ConsilienceError as error:
             return encode_refusal(*describe_refusal(error))
+        self._note_charter(question.member, question.charter)
         wanted = {name: rounds for name, rounds in question.rounds.items() if name in self.numbers}
         same = question.charter == self.charter.fingerprint
         found = self.mailbox.missing_in(wanted) if same else []
         return encode_messages(self.charter.fingerprint, found, LARGEST_REPLY)
+
+    def _check_question(self, question: FetchRequest) -> None:
+        """Refuse, and log, a question that no member has signed."""
+        try:
+            question.check(self.mailbox.keys, self.charter.name, self.name)
+        except WireError as error:
+            if (held := self._repeats.count((error.code, question.member))) is not None:
+                more = f" (and {held} more)" if held else ""
+                log.warning("refused a question of %s (%s): %s%s", question.member, error.code, error, more)
+            raise
 
     def _receive(self, data: bytes) -> None:
         """Hold a message of another member; one that is refused is logged."""
@@ -117,9 +129,14 @@ class DirectLink:
         """Ask one member; whether there may be more."""
         assert self._transport is not None
         held = self.mailbox.rounds()
-        question = FetchRequest(self.charter.fingerprint, {name: held[name] for name in names})
-        reply = self._transport.ask(question.encode(), seconds, member).get(member)
+        identity = self.charter.name, self.charter.fingerprint, self.name
+        question = FetchRequest(*identity, member, {name: held[name] for name in names})
+        reply = self._transport.ask(question.sign(self._key), seconds, member).get(member)
         if reply is None:
+            return False
+        if (refusal := parse_refusal(reply)) is not None:
+            if self._repeats.count(("question", member, refusal[0])) is not None:
+                log.warning("%s refuses a question of this member (%s): %s", member, *refusal)
             return False
         try:
             fingerprint, messages = parse_messages(reply)

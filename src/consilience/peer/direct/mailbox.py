@@ -1,6 +1,6 @@
 """The signed messages that a member holds, its own and the others': each is checked before it is held.
 
-Checked in this order: length, form, federation and charter, member, signature, round, and only then the body, as
+Checked in this order: length, form, member, signature, federation and charter, round, and only then the body, as
 strictly as a relay checks an upload. What is refused has a code and is logged by whoever received it.
 """
 
@@ -38,8 +38,8 @@ class Mailbox:
         self.revision = 0
         """Counts the messages that were accepted."""
         self._federation, self._fingerprint = charter.name, charter.fingerprint
-        self._keys = {member.name: parse_key(member.key) for member in charter.members}
-        self._held: dict[str, dict[int, SignedMessage]] = {name: {} for name in self._keys}
+        self.keys = {member.name: parse_key(member.key) for member in charter.members}
+        self._held: dict[str, dict[int, SignedMessage]] = {name: {} for name in self.keys}
         self._folder = folder
         self._load()
 
@@ -63,6 +63,9 @@ class Mailbox:
         return True
 
     def _check_sender(self, message: SignedMessage) -> None:
+        if message.member not in self.keys:
+            raise WireError(f"the charter has no member {message.member!r}", code="unknown-member")
+        message.check_signature(self.keys[message.member])
         if message.federation != self._federation:
             raise WireError(
                 f"it is of federation {message.federation!r}, not {self._federation!r}", code="other-charter"
@@ -73,9 +76,6 @@ class Mailbox:
                 f"give all members the same file",
                 code="other-charter",
             )
-        if message.member not in self._keys:
-            raise WireError(f"the charter has no member {message.member!r}", code="unknown-member")
-        message.check_signature(self._keys[message.member])
 
     def _is_new(self, message: SignedMessage) -> bool:
         """Whether a message is newer, in one of its channels at least; refuses replays and other bytes of a round."""

@@ -1,0 +1,78 @@
+"""Questions for messages: members get answers, and nobody else learns anything."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from consilience.peer.direct.link import DirectLink
+from consilience.peer.direct.requests import FetchRequest, parse_messages, parse_refusal
+from consilience.wire.charter import Charter
+from tests.direct_tools import NAMES, secret_of, signed, small_charter
+
+CHARTER = small_charter()
+
+
+def key_of(name: str) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(secret_of(name))
+
+
+def make_link(name: str = "north", charter: Charter = CHARTER, folder: Path | None = None) -> DirectLink:
+    return DirectLink(charter, name, key_of(name), folder)
+
+
+def question(member: str = "south", to: str = "north", charter: Charter = CHARTER) -> FetchRequest:
+    return FetchRequest(charter.name, charter.fingerprint, member, to, {name: () for name in NAMES})
+
+
+def test_a_member_s_question_is_answered() -> None:
+    link, message = make_link(), signed(CHARTER, "west", 1).data
+    link.mailbox.accept(message)
+    reply = link.answer(question().sign(key_of("south")))
+    assert parse_messages(reply) == (CHARTER.fingerprint, [message])
+
+
+@pytest.mark.parametrize("member", ["south", "east"])
+def test_who_is_not_a_member_learns_nothing(member: str, caplog: pytest.LogCaptureFixture) -> None:
+    link, message = make_link(), signed(CHARTER, "west", 1).data
+    link.mailbox.accept(message)
+    asked = question(member)
+    unsigned = f"consilience-fetch: 1\ncharter: {'0' * 64}\nwest\n".encode()
+    changed = question().sign(key_of("south")).replace(b"\nwest\n", b"\nwest 0\n")
+    for request in (asked.sign(key_of("east")), unsigned, changed):
+        with caplog.at_level(logging.WARNING, "consilience.peer"):
+            reply = link.answer(request)
+        refusal = parse_refusal(reply)
+        assert refusal is not None and refusal[0] in ("wrong-signature", "malformed-message")
+        assert CHARTER.fingerprint[:16].encode() not in reply and message[:60] not in reply
+    assert f"refused a question of {member} (wrong-signature)" in caplog.text
+
+
+def test_a_message_that_no_member_signed_learns_no_fingerprint() -> None:
+    reply = make_link().answer(signed(CHARTER, "south", 1, secret=secret_of("east"), fingerprint="0" * 64).data)
+    assert reply.startswith(b"refused wrong-signature: ") and CHARTER.fingerprint[:16].encode() not in reply
+
+
+def test_a_question_for_another_member_or_of_another_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = make_link()
+    passed_on = link.answer(question(to="west").sign(key_of("south")))
+    assert passed_on.startswith(b"refused other-recipient: the question is for west in 'wards', and this is north")
+    old, now = question().sign(key_of("south")), time.time()
+    for apart in (-400, 400):
+        monkeypatch.setattr(time, "time", lambda apart=apart: now + apart)
+        assert link.answer(old).startswith(b"refused wrong-time: the clock of south differs by ")
+    monkeypatch.setattr(time, "time", lambda: now + 200)
+    assert link.answer(old).startswith(b"messages: ")
+
+
+def test_a_member_with_another_charter_gets_its_fingerprint_and_no_messages(caplog: pytest.LogCaptureFixture) -> None:
+    link, other = make_link(), small_charter(expire=3)
+    link.mailbox.accept(signed(CHARTER, "west", 1).data)
+    with caplog.at_level(logging.WARNING, "consilience.peer"):
+        reply = link.answer(question(charter=other).sign(key_of("south")))
+    assert parse_messages(reply) == (CHARTER.fingerprint, [])
+    assert f"south has another charter of 'wards': its fingerprint is {other.fingerprint[:16]}" in caplog.text
