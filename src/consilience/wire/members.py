@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from consilience.wire.section import CharterSection
+from consilience.wire.signatures import decode_base64
 
-_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
+_KEY = re.compile(r"ed25519:([A-Za-z0-9+/]{43}=)")
 FEWEST = 2
 """The fewest members of a federation without a relay."""
 
@@ -33,7 +34,11 @@ class MemberKey(CharterSection):
 
 def is_public_key(text: str) -> bool:
     """Whether a text has the form of a public key."""
-    return _KEY.fullmatch(text) is not None
+    match = _KEY.fullmatch(text)
+    try:
+        return match is not None and len(decode_base64(match[1])) == 32
+    except ValueError:
+        return False
 
 
 def check_members(members: Sequence[MemberKey]) -> None:

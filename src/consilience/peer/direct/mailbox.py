@@ -81,7 +81,7 @@ class Mailbox:
         """Whether a message is newer, in one of its channels at least; refuses replays and other bytes of a round."""
         held = self._held[message.member]
         if message.round in held:
-            if held[message.round].data != message.data:
+            if held[message.round].signed != message.signed:
                 raise WireError(
                     f"{message.member} has signed other bytes for round {message.round} before: is its key used by two "
                     f"processes?",

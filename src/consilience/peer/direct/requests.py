@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from consilience.errors import WireError
-from consilience.wire.signatures import is_signed
+from consilience.wire.signatures import decode_base64, is_signed
 
 ACCEPTED = b"accepted"
 _FETCH = b"consilience-fetch: 1\n"
@@ -96,12 +96,16 @@ def parse_fetch(request: bytes) -> FetchRequest | None:
     match = _QUESTION.fullmatch(request.decode("ascii", errors="replace"))
     if match is None:
         raise WireError(f"{request[:60]!r} is not a question for messages", code="malformed-message")
+    try:
+        signature = decode_base64(match["signature"])
+    except ValueError as error:
+        raise WireError(f"the question's signature cannot be read: {error}", code="wrong-signature") from error
     lines = [line.split(" ") for line in match["rounds"].splitlines()]
     return FetchRequest(
         **{name: match[name] for name in ("federation", "charter", "member", "to")},
         rounds={name: [int(r) for r in rounds] for name, *rounds in lines},
         time=int(match["time"]),
-        signature=base64.b64decode(match["signature"]),
+        signature=signature,
         signed=match[1].encode(),
     )
 
