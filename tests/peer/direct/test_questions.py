@@ -76,3 +76,30 @@ def test_a_member_with_another_charter_gets_its_fingerprint_and_no_messages(capl
         reply = link.answer(question(charter=other).sign(key_of("south")))
     assert parse_messages(reply) == (CHARTER.fingerprint, [])
     assert f"south has another charter of 'wards': its fingerprint is {other.fingerprint[:16]}" in caplog.text
+
+
+class InMemory:
+    """A transport within the process; silent members take all the time that they are given."""
+
+    def __init__(self, links: dict[str, DirectLink], silent: str) -> None:
+        self.links, self.silent = links, silent
+
+    def present(self) -> set[str]:
+        return {*self.links, self.silent}
+
+    def ask(self, request: bytes, seconds: float, member: str | None = None) -> dict[str, bytes]:
+        if member == self.silent:
+            time.sleep(seconds)
+        return {name: link.answer(request) for name, link in self.links.items() if member in (None, name)}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_silent_member_leaves_time_for_the_others() -> None:
+    link, west = make_link(), make_link("west")
+    west.mailbox.accept(signed(CHARTER, "west", 1).data)
+    link.start(InMemory({"west": west}, silent="south"))  # south is asked first
+    began = time.monotonic()
+    assert link.fetch(NAMES, 1.0) and link.mailbox.newest_round("west") == 1
+    assert time.monotonic() - began < 0.9

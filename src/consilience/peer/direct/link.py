@@ -117,11 +117,15 @@ class DirectLink:
     # -- what this member asks -----------------------------------------------------------------------------------------
 
     def fetch(self, names: Collection[str], seconds: float) -> bool:
-        """Ask the members that are connected, one after the other, for what they have of some members; if any came."""
+        """Ask the members that are connected for what they have of some members; whether any came.
+
+        They are asked one after the other, so that nothing comes twice; each has an equal share of the time left.
+        """
         assert self._transport is not None
-        end, before = time.monotonic() + seconds, self.mailbox.revision
-        for member in sorted(self.present()):
-            while (left := end - time.monotonic()) > 0 and self._fetch_from(member, names, left):
+        end, before, present = time.monotonic() + seconds, self.mailbox.revision, sorted(self.present())
+        for still, member in zip(range(len(present), 0, -1), present, strict=True):
+            until = time.monotonic() + (end - time.monotonic()) / still
+            while (left := until - time.monotonic()) > 0 and self._fetch_from(member, names, left):
                 pass
         return self.mailbox.revision != before
 
