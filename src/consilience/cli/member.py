@@ -230,6 +230,8 @@ def _train(connection: FederationConnection, config: Config, options: JoinOption
             trainer.stopped = lambda: bool(asked)
             if not resumed:
                 trainer.introduce()
+                if connection.repeats_rounds:  # after a kill in round 1, what was exchanged before it is not repeated
+                    trainer.save(connection.folder)
             while trainer.round < trainer.rounds and not asked:
                 result = trainer.run_round()
                 _record(place, result, options.as_json, trainer.rounds)
