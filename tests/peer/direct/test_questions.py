@@ -103,3 +103,8 @@ def test_a_silent_member_leaves_time_for_the_others() -> None:
     began = time.monotonic()
     assert link.fetch(NAMES, 1.0) and link.mailbox.newest_round("west") == 1
     assert time.monotonic() - began < 0.9
+
+
+def test_a_refusal_s_reason_is_short_and_printable() -> None:
+    code, why = parse_refusal(b"refused other-bytes: a\nWARNING b\x1b[31m\xff" + b"x" * 100_000) or ("", "")
+    assert code == "other-bytes" and why.startswith("a?WARNING b?[31m") and why.isprintable() and len(why) == 1000

@@ -41,10 +41,10 @@ _QUESTION = re.compile(
     signature:\ (?P<signature>[A-Za-z0-9+/]{{86}}==)\n""",
     re.VERBOSE,
 )
-_REFUSED = re.compile(r"refused ([a-z-]{1,40}): (.{0,2000})", re.DOTALL)
 _MESSAGES = re.compile(rb"messages: ([0-9a-f]{64})\n")
 _LENGTH = 4
 LONGEST_REASON = 1000  # characters
+_REFUSED = re.compile(rf"refused ([a-z-]{{1,40}}): (.{{0,{LONGEST_REASON}}})", re.DOTALL)
 CLOCKS_APART = 300.0
 """Seconds: a question whose time differs by more from the clock of who is asked is refused."""
 
@@ -128,9 +128,11 @@ def encode_refusal(code: str, reason: str) -> bytes:
 
 
 def parse_refusal(reply: bytes) -> tuple[str, str] | None:
-    """Code and reason, where a reply is a refusal."""
-    match = _REFUSED.fullmatch(reply.decode(errors="replace"))
-    return (match[1], match[2]) if match else None
+    """Code and reason, where a reply is a refusal; characters that cannot be printed are replaced, as it is logged."""
+    match = _REFUSED.match(reply[: 4 * LONGEST_REASON].decode(errors="replace"))
+    if match is None:
+        return None
+    return match[1], "".join(c if c.isprintable() else "?" for c in match[2])
 
 
 def parse_messages(reply: bytes) -> tuple[str, list[bytes]]:
