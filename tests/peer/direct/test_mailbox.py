@@ -147,3 +147,22 @@ def test_a_key_has_one_text() -> None:
         parse_key(other)
     with pytest.raises(ConfigurationError, match="the key of north is not a public key"):
         with_members(CHARTER, [("north", other), ("south", CHARTER.members[1].key)])
+
+
+def test_only_the_owner_can_list_messages(tmp_path: Path) -> None:
+    folder = tmp_path / "messages"
+    Mailbox(CHARTER, folder).accept(signed(CHARTER, "north", 1).data)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    Mailbox(CHARTER, folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_cannot_be_deleted_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mailbox = Mailbox(CHARTER, tmp_path)
+    mailbox.accept(signed(CHARTER, "north", 0).data)
+    (tmp_path / "north.0").unlink()
+    (tmp_path / "north.0").mkdir()  # which unlink refuses
+    for round_ in range(1, 5):
+        assert mailbox.accept(signed(CHARTER, "north", round_).data)
+    assert mailbox.rounds()["north"] == (2, 3, 4) and "north.0 cannot be deleted" in caplog.text

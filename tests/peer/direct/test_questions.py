@@ -108,3 +108,14 @@ def test_a_silent_member_leaves_time_for_the_others() -> None:
 def test_a_refusal_s_reason_is_short_and_printable() -> None:
     code, why = parse_refusal(b"refused other-bytes: a\nWARNING b\x1b[31m\xff" + b"x" * 100_000) or ("", "")
     assert code == "other-bytes" and why.startswith("a?WARNING b?[31m") and why.isprintable() and len(why) == 1000
+
+
+def test_an_error_within_an_answer_is_logged_and_the_next_is_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, message = make_link(folder=tmp_path), signed(CHARTER, "west", 1).data
+    with monkeypatch.context() as broken:
+        broken.setattr(link.mailbox, "_hold", lambda _: 1 / 0)
+        assert link.answer(message).startswith(b"refused internal-error: it could not be answered")
+    assert "could not be answered" in caplog.text and "ZeroDivisionError" in caplog.text
+    assert link.answer(message) == b"accepted" and link.mailbox.newest_round("west") == 1

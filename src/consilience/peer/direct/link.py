@@ -78,7 +78,14 @@ class DirectLink:
     # -- what others ask -----------------------------------------------------------------------------------------------
 
     def answer(self, request: bytes) -> bytes:
-        """The reply to another member's request."""
+        """The reply to another member's request; an error within it is logged, and others are answered all the same."""
+        try:
+            return self._answer(request)
+        except Exception:
+            log.exception("a request of %d bytes could not be answered", len(request))
+            return encode_refusal("internal-error", "it could not be answered; the log of who was asked says why")
+
+    def _answer(self, request: bytes) -> bytes:
         try:
             question = parse_fetch(request)
             if question is None:

@@ -6,6 +6,7 @@ strictly as a relay checks an upload. What is refused has a code and is logged b
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -104,8 +105,7 @@ class Mailbox:
         needed |= set(before.values())
         for round_ in held.keys() - needed:
             del held[round_]
-            if self._folder is not None:
-                self._file(message.member, round_).unlink(missing_ok=True)
+            self._delete(message.member, round_)
 
     def parts(self, message: SignedMessage) -> Parts:
         """What a message holds of which channels."""
@@ -176,13 +176,24 @@ class Mailbox:
         if self._folder is None:
             return
         with report_write_errors(self._folder, "choose another folder"):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._file(message.member, message.round), message.data)
+
+    def _delete(self, member: str, round_: int) -> None:
+        """Delete a file that is not needed any more; one that stays does no harm."""
+        if self._folder is None:
+            return
+        try:
+            self._file(member, round_).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be deleted: %s", self._file(member, round_), error.strerror)
 
     def _load(self) -> None:
         """Hold what was saved; files are checked as messages are when they arrive."""
         if self._folder is None or not self._folder.exists():
             return
+        with contextlib.suppress(OSError):  # of another owner
+            self._folder.chmod(0o700)
         files = [file for file in self._folder.iterdir() if file.suffix[1:].isdigit()]
         for file in sorted(files, key=lambda file: int(file.suffix[1:])):
             try:
