@@ -231,6 +231,7 @@ def _train(connection: FederationConnection, config: Config, options: JoinOption
             if not resumed:
                 trainer.introduce()
                 if connection.repeats_rounds:  # after a kill in round 1, what was exchanged before it is not repeated
+                    place.append([])  # a checkpoint needs the file of metrics
                     trainer.save(connection.folder)
             while trainer.round < trainer.rounds and not asked:
                 result = trainer.run_round()
