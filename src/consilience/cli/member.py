@@ -26,6 +26,7 @@ from consilience.peer.charter_means import MeanRules
 from consilience.peer.connection import FederationConnection, connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, with_members, write_charter
 from consilience.peer.direct.connection import connect_to_peers
+from consilience.peer.direct.key_file import SECRET
 from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.member_method import member_method
 from consilience.peer.public_set import find_public_set, public_inputs
@@ -34,6 +35,7 @@ from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
 from consilience.user_code import absolute_name
 from consilience.wire.charter import Charter
+from consilience.wire.members import is_public_key
 from consilience.wire.privacy import PrivacySettings
 from consilience.wire.rules import Rules
 
@@ -66,16 +68,29 @@ def parse_members(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     found = []
     for text in texts:
         name, _, key = text.partition("=")
+        if SECRET in text:
+            raise ConfigurationError("--member has a secret key; give the public key that `consilience key` prints")
         if not name or not key:
             raise ConfigurationError(f"--member {text!r}: write NAME=KEY, such as north=ed25519:... or north=north.pub")
-        if not key.startswith("ed25519:"):
-            try:
-                key = Path(key).read_text(encoding="ascii").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                why = getattr(error, "strerror", None) or error
-                raise ConfigurationError(f"--member {text}: {key} cannot be read: {why}") from error
-        found.append((name, key))
+        found.append((name, key if key.startswith("ed25519:") else _read_public_key(text, key)))
     return tuple(found)
+
+
+def _read_public_key(text: str, file: str) -> str:
+    """The public key in a file; what else is in it is not shown, as it may be secret."""
+    try:
+        key = Path(file).read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ConfigurationError(f"--member {text}: {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        key = ""
+    if key.startswith(SECRET):
+        raise ConfigurationError(
+            f"--member {text}: {file} is a secret key; give the public key that `consilience key --show {file}` prints"
+        )
+    if not is_public_key(key):
+        raise ConfigurationError(f"--member {text}: {file} has no public key; one is ed25519: with 44 characters")
+    return key
 
 
 def federation(config: Config, name: str, out: Path, options: CharterOptions) -> str:
@@ -216,6 +231,9 @@ def _train(connection: FederationConnection, config: Config, options: JoinOption
             trainer.stopped = lambda: bool(asked)
             if not resumed:
                 trainer.introduce()
+                if connection.repeats_rounds:  # after a kill in round 1, what was exchanged before it is not repeated
+                    place.append([])  # a checkpoint needs the file of metrics
+                    trainer.save(connection.folder)
             while trainer.round < trainer.rounds and not asked:
                 result = trainer.run_round()
                 _record(place, result, options.as_json, trainer.rounds)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from consilience.wire.section import CharterSection
+from consilience.wire.signatures import decode_base64
 
-_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
+_KEY = re.compile(r"ed25519:([A-Za-z0-9+/]{43}=)")
 FEWEST = 2
 """The fewest members of a federation without a relay."""
 
@@ -20,12 +21,24 @@ class MemberKey(CharterSection):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$", description="its name, unique in the federation")
     key: str = Field(description="its public key, ed25519: and 44 characters; `consilience key` prints it")
 
-    @field_validator("key")
-    @classmethod
-    def _check_key(cls, key: str) -> str:
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"{key[:80]!r} is not a public key; one is ed25519: with 44 characters")
-        return key
+    @model_validator(mode="after")
+    def _check_key(self) -> MemberKey:
+        """Refuse what is not a public key, without the value, which may be a secret key."""
+        if not is_public_key(self.key):
+            raise ValueError(
+                f"the key of {self.name} is not a public key; one is ed25519: with 44 characters, `consilience key` "
+                f"prints it"
+            )
+        return self
+
+
+def is_public_key(text: str) -> bool:
+    """Whether a text has the form of a public key."""
+    match = _KEY.fullmatch(text)
+    try:
+        return match is not None and len(decode_base64(match[1])) == 32
+    except ValueError:
+        return False
 
 
 def check_members(members: Sequence[MemberKey]) -> None:

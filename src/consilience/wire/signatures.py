@@ -8,7 +8,6 @@ A signature is of a text that binds the content to its meaning: see `signed_text
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 
 from cryptography.exceptions import InvalidSignature
@@ -54,12 +53,20 @@ def public_key(secret: bytes) -> str:
     return f"ed25519:{base64.b64encode(raw).decode()}"
 
 
+def decode_base64(text: str) -> bytes:
+    """The bytes of a text in base64; refuses with ValueError a text that is not the only one of its bytes."""
+    found = base64.b64decode(text, validate=True)
+    if base64.b64encode(found).decode() != text:
+        raise ValueError("the last character of the base64 has bits that mean nothing, and they are not 0")
+    return found
+
+
 def parse_key(text: str) -> Ed25519PublicKey:
     """A public key from its text."""
     match = _KEY.fullmatch(text)
     try:
-        return Ed25519PublicKey.from_public_bytes(base64.b64decode(match[1], validate=True) if match else b"")
-    except (ValueError, binascii.Error):
+        return Ed25519PublicKey.from_public_bytes(decode_base64(match[1]) if match else b"")
+    except ValueError:
         raise ConfigurationError(
             f"{text[:80]!r} is not a public key; one is ed25519: with 44 characters, and `consilience relay key` "
             f"prints a relay's, `consilience key` a member's"

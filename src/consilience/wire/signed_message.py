@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from consilience.errors import WireError
 from consilience.wire.digests import content_digest
 from consilience.wire.headers import LATEST_ROUND, Parts, format_parts
-from consilience.wire.signatures import is_signed
+from consilience.wire.signatures import decode_base64, is_signed
 
 LONGEST_HEAD = 10_000
 """The most bytes of a message before its body."""
@@ -98,6 +98,13 @@ def sign_message(
     return read_message(signed + f"signature: {signature}\n\n".encode() + body)
 
 
+def _decode_signature(text: str) -> bytes:
+    try:
+        return decode_base64(text)
+    except ValueError as error:
+        raise WireError(f"its signature cannot be read: {error}", code=_SIGNATURE) from error
+
+
 def read_message(data: bytes) -> SignedMessage:
     """The message in these bytes, of which nothing is checked but its form."""
     head, empty, body = data[: LONGEST_HEAD + 2].partition(b"\n\n")
@@ -114,6 +121,6 @@ def read_message(data: bytes) -> SignedMessage:
         body=body,
         data=data,
         digest=match["digest"],
-        signature=base64.b64decode(match["signature"]),
+        signature=_decode_signature(match["signature"]),
         signed=match[1].encode(),
     )

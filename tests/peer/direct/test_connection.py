@@ -265,3 +265,11 @@ def test_a_charter_for_a_relay_is_refused(wards: Wards, tmp_path: Path) -> None:
     (tmp_path / "relay.toml").write_text(charter.to_toml())
     with pytest.raises(ConfigurationError, match="lists no members: it is for a relay"):
         connect_to_peers(wards.network("north", charter=str(tmp_path / "relay.toml")))
+
+
+def test_partners_that_the_charter_does_not_list_are_refused(wards: Wards) -> None:
+    with joined(wards, "north", "south") as (north, _):
+        with pytest.raises(ConfigurationError, match="'wards' has no member 3, 7; there are 0 north, 1 south, 2 west"):
+            north.use_partners([1, 3, 7])
+        north.use_partners([2, 1, 1])
+        assert north.inbox.partners == (1, 2)

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from consilience.errors import CheckpointError, ConsilienceError, WireError
+from consilience.errors import CheckpointError, ConfigurationError, ConsilienceError, WireError
+from consilience.peer.create_charter import with_members
 from consilience.peer.direct.mailbox import Mailbox
 from consilience.wire.charter import message_of
 from consilience.wire.codec import Codec
 from consilience.wire.headers import Part
+from consilience.wire.signatures import parse_key
 from consilience.wire.signed_message import read_message
 from tests.direct_tools import CLASSES, WIDTH, parts_of, secret_of, signed, small_charter
 
@@ -125,3 +127,42 @@ def test_messages_are_saved_and_checked_when_they_are_read_again(tmp_path: Path)
     (tmp_path / "south.1").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(CheckpointError, match=r"south\.1 is damaged, or of another charter"):
         Mailbox(CHARTER, tmp_path)
+
+
+def test_a_signature_has_one_text(tmp_path: Path) -> None:
+    """The last character before the padding has four bits that mean nothing: with others it is refused."""
+    mailbox, data = Mailbox(CHARTER, tmp_path), signed(CHARTER, "north", 1).data
+    at = data.index(b"==\n\n") - 1
+    letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    other = data[:at] + letters[letters.index(data[at]) + 1 :][:1] + data[at + 1 :]
+    assert refused(mailbox, other) == "wrong-signature"
+    assert mailbox.accept(data) and not mailbox.accept(data)
+
+
+def test_a_key_has_one_text() -> None:
+    key = CHARTER.members[0].key
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    other = f"{key[:-2]}{letters[letters.index(key[-2]) + 1]}="
+    with pytest.raises(ConfigurationError, match="is not a public key"):
+        parse_key(other)
+    with pytest.raises(ConfigurationError, match="the key of north is not a public key"):
+        with_members(CHARTER, [("north", other), ("south", CHARTER.members[1].key)])
+
+
+def test_only_the_owner_can_list_messages(tmp_path: Path) -> None:
+    folder = tmp_path / "messages"
+    Mailbox(CHARTER, folder).accept(signed(CHARTER, "north", 1).data)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    Mailbox(CHARTER, folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_cannot_be_deleted_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mailbox = Mailbox(CHARTER, tmp_path)
+    mailbox.accept(signed(CHARTER, "north", 0).data)
+    (tmp_path / "north.0").unlink()
+    (tmp_path / "north.0").mkdir()  # which unlink refuses
+    for round_ in range(1, 5):
+        assert mailbox.accept(signed(CHARTER, "north", round_).data)
+    assert mailbox.rounds()["north"] == (2, 3, 4) and "north.0 cannot be deleted" in caplog.text

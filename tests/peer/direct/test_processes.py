@@ -145,6 +145,25 @@ def test_a_killed_member_continues_with_its_round(members: Members, tmp_path: Pa
 
 
 @pytest.mark.parametrize("members", [("representation-sharing",)], indirect=True)
+def test_a_member_killed_in_the_first_round_repeats_it_with_the_same_bits(members: Members, tmp_path: Path) -> None:
+    members.all("start")
+    members.save()  # as `consilience join` does
+    first = members.all("round")
+    members.kill("west")
+    for name in ("north", "south"):
+        members.children[name].begin("round")  # they wait in round 2
+    members.children["west"].do(f"join {members.arguments('west')}")
+    assert members.children["west"].do(f"resume {tmp_path / 'peer-west'}") is True
+    again = members.children["west"].do("round")
+    same = ("round", "accuracy", "losses")
+    assert {k: again[k] for k in same} == {k: first[2][k] for k in same}
+    last = members.children["west"].do("round")
+    rounds = [first, [*(members.children[name].result() for name in ("north", "south")), last]]
+    rounds += [members.all("round") for _ in range(2)]
+    assert_same_as(simulate(members.config), rounds)
+
+
+@pytest.mark.parametrize("members", [("representation-sharing",)], indirect=True)
 def test_a_member_killed_while_it_trains_is_awaited(members: Members, tmp_path: Path) -> None:
     members.all("start")
     rounds = [members.all("round") for _ in range(2)]

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -54,7 +55,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
                 files = Certificates(
                     *(str(tmp_path / file) for file in ("ca.pem", f"{name}.tls.pem", f"{name}.tls.key"))
                 )
-                found = ZenohTransport("wards", name, (connect, listen), files, answer, LARGEST)
+                found = ZenohTransport("wards", name, NAMES, (connect, listen), files, answer, LARGEST)
             stack.callback(found.close)
             return found
 
@@ -100,6 +101,38 @@ def test_a_request_that_is_far_too_long_is_not_read(start: Open) -> None:
     assert north.present() == {"south"}
 
 
+def test_replies_under_other_names_and_second_ones_do_not_count(tmp_path: Path) -> None:
+    """A zenoh session may reply as often as it likes, under any name that the question's key includes."""
+    zenoh = pytest.importorskip("zenoh")
+    wards = Wards(tmp_path)
+    listen = [parse_address(f"tcp/127.0.0.1:{wards.ports['north']}", listening=True)]
+    north = ZenohTransport("wards", "north", ("north", "south"), ([], listen), None, bytes, LARGEST)
+    config = zenoh.Config()
+    for key, value in (("mode", '"peer"'), ("scouting/multicast/enabled", "false"), ("listen/endpoints", "[]")):
+        config.insert_json5(key, value)
+    config.insert_json5("connect/endpoints", f'["tcp/127.0.0.1:{wards.ports["north"]}"]')
+    with contextlib.closing(north), zenoh.open(config) as session:
+
+        def reply(query: Any) -> None:
+            with query:
+                for number in range(5):
+                    query.reply(f"consilience/wards/message/other{number}", b"x")
+                    query.reply("consilience/wards/message/south", b"%d" % number)
+                time.sleep(1.0)
+
+        queryable = session.declare_queryable("consilience/wards/message/*", reply)
+        tokens = [session.liveliness().declare_token(f"consilience/wards/present/{n}") for n in ("south", "other")]
+        until(lambda: north.present() == {"south"})
+        until(lambda: bool(north.ask(b"x", 2.0)))
+        time.sleep(1.2)  # until that question's reply has ended
+        began = time.monotonic()
+        assert north.ask(b"x", 10.0) == {"south": b"0"}
+        assert time.monotonic() - began < 0.9  # it does not wait until the other side has finished
+        assert north.ask(b"x", 10.0, "other0") == {}
+        for each in (queryable, *tokens):
+            each.undeclare()
+
+
 @pytest.mark.parametrize("package", ["zenoh", "iroh"])
 def test_a_package_that_is_not_installed_is_named(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +142,7 @@ def test_a_package_that_is_not_installed_is_named(
     extra = {"zenoh": "p2p", "iroh": "iroh"}[package]
     with pytest.raises(ConfigurationError, match=rf"need the package (eclipse-)?{package}: pip install .*{extra}"):
         if package == "zenoh":
-            ZenohTransport("wards", "north", ([], []), None, bytes, LARGEST)
+            ZenohTransport("wards", "north", NAMES, ([], []), None, bytes, LARGEST)
         else:
             members = [MemberKey(name=name, key=key) for name, key in wards.keys.items()]
             IrohTransport(members, bytes(32), ([], []), [], bytes, LARGEST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from consilience.errors import CheckpointError, ConfigurationError, RelayUnreachable
@@ -75,6 +75,16 @@ class DirectConnection(FederationConnection):
     def repeats_rounds(self) -> bool:
         """Whether a round that was published before a restart is continued under its number."""
         return True
+
+    def use_partners(self, numbers: Iterable[int]) -> None:
+        """Let means and observations be of these members' uploads alone, beside one's own; without any, everybody's."""
+        listed = sorted(set(numbers))
+        if unknown := [number for number in listed if number not in self.client.numbers.values()]:
+            known = ", ".join(f"{number} {name}" for name, number in self.client.numbers.items())
+            raise ConfigurationError(
+                f"partners: {self.charter.name!r} has no member {', '.join(map(str, unknown))}; there are {known}"
+            )
+        super().use_partners(listed)
 
     # -- opening -------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,9 @@ from consilience.errors import ConfigurationError
 from consilience.files import report_write_errors
 from consilience.wire.signatures import public_key
 
-_FORM = re.compile(r"consilience-member-key:([A-Za-z0-9+/]{43}=)\n?")
+SECRET = "consilience-member-key:"
+"""How a file with a member's secret key starts."""
+_FORM = re.compile(rf"{SECRET}([A-Za-z0-9+/]{{43}}=)\n?")
 
 
 def make_key(file: Path) -> str:
@@ -28,7 +30,7 @@ def make_key(file: Path) -> str:
         except FileExistsError:
             raise ConfigurationError(f"{file} is there already; a key is never replaced, choose another name") from None
         with os.fdopen(descriptor, "w", encoding="ascii") as opened:
-            opened.write(f"consilience-member-key:{base64.b64encode(secret).decode()}\n")
+            opened.write(f"{SECRET}{base64.b64encode(secret).decode()}\n")
             opened.flush()
             os.fsync(opened.fileno())
     return public_key(secret)

@@ -78,18 +78,37 @@ class DirectLink:
     # -- what others ask -----------------------------------------------------------------------------------------------
 
     def answer(self, request: bytes) -> bytes:
-        """The reply to another member's request."""
+        """The reply to another member's request; an error within it is logged, and others are answered all the same."""
+        try:
+            return self._answer(request)
+        except Exception:
+            log.exception("a request of %d bytes could not be answered", len(request))
+            return encode_refusal("internal-error", "it could not be answered; the log of who was asked says why")
+
+    def _answer(self, request: bytes) -> bytes:
         try:
             question = parse_fetch(request)
             if question is None:
                 self._receive(request)
                 return ACCEPTED
+            self._check_question(question)
         except ConsilienceError as error:
             return encode_refusal(*describe_refusal(error))
+        self._note_charter(question.member, question.charter)
         wanted = {name: rounds for name, rounds in question.rounds.items() if name in self.numbers}
         same = question.charter == self.charter.fingerprint
         found = self.mailbox.missing_in(wanted) if same else []
         return encode_messages(self.charter.fingerprint, found, LARGEST_REPLY)
+
+    def _check_question(self, question: FetchRequest) -> None:
+        """Refuse, and log, a question that no member has signed."""
+        try:
+            question.check(self.mailbox.keys, self.charter.name, self.name)
+        except WireError as error:
+            if (held := self._repeats.count((error.code, question.member))) is not None:
+                more = f" (and {held} more)" if held else ""
+                log.warning("refused a question of %s (%s): %s%s", question.member, error.code, error, more)
+            raise
 
     def _receive(self, data: bytes) -> None:
         """Hold a message of another member; one that is refused is logged."""
@@ -105,11 +124,15 @@ class DirectLink:
     # -- what this member asks -----------------------------------------------------------------------------------------
 
     def fetch(self, names: Collection[str], seconds: float) -> bool:
-        """Ask the members that are connected, one after the other, for what they have of some members; if any came."""
+        """Ask the members that are connected for what they have of some members; whether any came.
+
+        They are asked one after the other, so that nothing comes twice; each has an equal share of the time left.
+        """
         assert self._transport is not None
-        end, before = time.monotonic() + seconds, self.mailbox.revision
-        for member in sorted(self.present()):
-            while (left := end - time.monotonic()) > 0 and self._fetch_from(member, names, left):
+        end, before, present = time.monotonic() + seconds, self.mailbox.revision, sorted(self.present())
+        for still, member in zip(range(len(present), 0, -1), present, strict=True):
+            until = time.monotonic() + (end - time.monotonic()) / still
+            while (left := until - time.monotonic()) > 0 and self._fetch_from(member, names, left):
                 pass
         return self.mailbox.revision != before
 
@@ -117,9 +140,14 @@ class DirectLink:
         """Ask one member; whether there may be more."""
         assert self._transport is not None
         held = self.mailbox.rounds()
-        question = FetchRequest(self.charter.fingerprint, {name: held[name] for name in names})
-        reply = self._transport.ask(question.encode(), seconds, member).get(member)
+        identity = self.charter.name, self.charter.fingerprint, self.name
+        question = FetchRequest(*identity, member, {name: held[name] for name in names})
+        reply = self._transport.ask(question.sign(self._key), seconds, member).get(member)
         if reply is None:
+            return False
+        if (refusal := parse_refusal(reply)) is not None:
+            if self._repeats.count(("question", member, refusal[0])) is not None:
+                log.warning("%s refuses a question of this member (%s): %s", member, *refusal)
             return False
         try:
             fingerprint, messages = parse_messages(reply)

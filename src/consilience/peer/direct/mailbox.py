@@ -1,11 +1,12 @@
 """The signed messages that a member holds, its own and the others': each is checked before it is held.
 
-Checked in this order: length, form, federation and charter, member, signature, round, and only then the body, as
+Checked in this order: length, form, member, signature, federation and charter, round, and only then the body, as
 strictly as a relay checks an upload. What is refused has a code and is logged by whoever received it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -38,8 +39,8 @@ class Mailbox:
         self.revision = 0
         """Counts the messages that were accepted."""
         self._federation, self._fingerprint = charter.name, charter.fingerprint
-        self._keys = {member.name: parse_key(member.key) for member in charter.members}
-        self._held: dict[str, dict[int, SignedMessage]] = {name: {} for name in self._keys}
+        self.keys = {member.name: parse_key(member.key) for member in charter.members}
+        self._held: dict[str, dict[int, SignedMessage]] = {name: {} for name in self.keys}
         self._folder = folder
         self._load()
 
@@ -63,6 +64,9 @@ class Mailbox:
         return True
 
     def _check_sender(self, message: SignedMessage) -> None:
+        if message.member not in self.keys:
+            raise WireError(f"the charter has no member {message.member!r}", code="unknown-member")
+        message.check_signature(self.keys[message.member])
         if message.federation != self._federation:
             raise WireError(
                 f"it is of federation {message.federation!r}, not {self._federation!r}", code="other-charter"
@@ -73,15 +77,12 @@ class Mailbox:
                 f"give all members the same file",
                 code="other-charter",
             )
-        if message.member not in self._keys:
-            raise WireError(f"the charter has no member {message.member!r}", code="unknown-member")
-        message.check_signature(self._keys[message.member])
 
     def _is_new(self, message: SignedMessage) -> bool:
         """Whether a message is newer, in one of its channels at least; refuses replays and other bytes of a round."""
         held = self._held[message.member]
         if message.round in held:
-            if held[message.round].data != message.data:
+            if held[message.round].signed != message.signed:
                 raise WireError(
                     f"{message.member} has signed other bytes for round {message.round} before: is its key used by two "
                     f"processes?",
@@ -104,8 +105,7 @@ class Mailbox:
         needed |= set(before.values())
         for round_ in held.keys() - needed:
             del held[round_]
-            if self._folder is not None:
-                self._file(message.member, round_).unlink(missing_ok=True)
+            self._delete(message.member, round_)
 
     def parts(self, message: SignedMessage) -> Parts:
         """What a message holds of which channels."""
@@ -176,13 +176,24 @@ class Mailbox:
         if self._folder is None:
             return
         with report_write_errors(self._folder, "choose another folder"):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._file(message.member, message.round), message.data)
+
+    def _delete(self, member: str, round_: int) -> None:
+        """Delete a file that is not needed any more; one that stays does no harm."""
+        if self._folder is None:
+            return
+        try:
+            self._file(member, round_).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be deleted: %s", self._file(member, round_), error.strerror)
 
     def _load(self) -> None:
         """Hold what was saved; files are checked as messages are when they arrive."""
         if self._folder is None or not self._folder.exists():
             return
+        with contextlib.suppress(OSError):  # of another owner
+            self._folder.chmod(0o700)
         files = [file for file in self._folder.iterdir() if file.suffix[1:].isdigit()]
         for file in sorted(files, key=lambda file: int(file.suffix[1:])):
             try:

@@ -65,7 +65,8 @@ class PeerNetwork:
         if self.iroh_relays:
             raise ConfigurationError("--iroh-relay is for addresses with iroh/; leave it out with tls/ and tcp/")
         certificates = self._certificates(any(a.kind == "tls" for each in addresses for a in each))
-        return ZenohTransport(link.charter.name, link.name, addresses, certificates, link.answer, largest)
+        names = list(link.numbers)
+        return ZenohTransport(link.charter.name, link.name, names, addresses, certificates, link.answer, largest)
 
     def _certificates(self, needed: bool) -> Certificates | None:
         given = {

@@ -50,12 +50,13 @@ class Certificates:
 
 
 class ZenohTransport:
-    """One member's zenoh session. largest: the most bytes of a request or a reply."""
+    """One member's zenoh session. members: names of all. largest: the most bytes of a request or a reply."""
 
     def __init__(
         self,
         federation: str,
         name: str,
+        members: Sequence[str],
         addresses: tuple[Sequence[Address], Sequence[Address]],
         certificates: Certificates | None,
         answer: AnswerRequest,
@@ -63,7 +64,8 @@ class ZenohTransport:
     ) -> None:
         """addresses: where to connect, and where to listen."""
         self._zenoh = _import_zenoh()
-        self._name, self._answer = name, answer
+        self._name, self._answer, self._largest = name, answer, largest
+        self._others = frozenset(members) - {name}
         self._messages, self._tokens = f"consilience/{federation}/message", f"consilience/{federation}/present"
         config = _config(self._zenoh, addresses, certificates, largest)
         try:
@@ -107,10 +109,16 @@ class ZenohTransport:
         """Names of the members that are connected now, as they call themselves."""
         replies = self._session.liveliness().get(f"{self._tokens}/*", timeout=_TOKEN_SECONDS)
         keys = [str(reply.ok.key_expr) for reply in replies if reply.ok is not None]
-        return {key.rpartition("/")[2] for key in keys} - {self._name}
+        return {key.rpartition("/")[2] for key in keys} & self._others
 
     def ask(self, request: bytes, seconds: float, member: str | None = None) -> dict[str, bytes]:
-        """Send a request to one member, or to all that are connected; the replies that came in time, by member."""
+        """Send a request to one member, or to all that are connected; the replies that came in time, by member.
+
+        The first reply of each member counts; those under other names and those that are too long do not.
+        """
+        awaited = self._others if member is None else self._others & {member}
+        if not awaited:
+            return {}
         end, zenoh = time.monotonic() + seconds, self._zenoh
         handler = self._session.get(
             f"{self._messages}/{member or '*'}",
@@ -121,11 +129,13 @@ class ZenohTransport:
             allowed_destination=zenoh.Locality.REMOTE,
             timeout=max(seconds, 0.05),
         )
-        found = {}
+        found: dict[str, bytes] = {}
         for reply in handler:
             if reply.ok is not None:
-                found[str(reply.ok.key_expr).rpartition("/")[2]] = bytes(reply.ok.payload)
-            if time.monotonic() > end + 1.0:
+                who = str(reply.ok.key_expr).rpartition("/")[2]
+                if who in awaited and who not in found and len(reply.ok.payload) <= self._largest + _SPARE:
+                    found[who] = bytes(reply.ok.payload)
+            if len(found) == len(awaited) or time.monotonic() > end + 1.0:
                 break
         return found
 
