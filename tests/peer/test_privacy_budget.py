@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +54,33 @@ def bodies(peer: Peer) -> list[dict[str, np.ndarray]]:
 
     peer.connection.client.upload = noted  # type: ignore[method-assign]
     return seen
+
+
+@contextlib.contextmanager
+def refusing(status: int, body: bytes) -> Iterator[tuple[str, set[bytes]]]:
+    """A server that reads every request to its end, and answers it so; its address, and the different bodies."""
+    read: set[bytes] = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            read.add(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_PUT = answer  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        running = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        running.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", read
+        finally:
+            server.shutdown()
 
 
 def test_charter_names_the_budget(tmp_path: Path) -> None:
@@ -145,6 +176,26 @@ def test_an_upload_that_was_never_sent_costs_nothing(tmp_path: Path) -> None:
         for _ in range(4):  # nobody listens
             peer.share(model, loader)
         assert peer.waiting and peer.connection.state.spent["uploads"] == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(429, b""), (503, b""), (507, b""), (401, b'{"code": "expired", "message": "old"}')]
+)
+def test_an_upload_that_was_read_and_refused_for_now_is_counted(status: int, code: bytes, tmp_path: Path) -> None:
+    """Whoever stands in the way reads every upload, and would otherwise get any number of them for one."""
+    with (
+        federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private(uploads=3)) as made,
+        serving(made.store) as relay,
+        refusing(status, code) as busy,
+    ):
+        model, loader = net(), batches(1)
+        peer = made.join(relay.url, 0, timeout=0.3)
+        peer.connection.client.url, read = busy  # type: ignore[attr-defined]
+        for _ in range(6):
+            peer.connection.backoff.succeeded()  # no time to wait
+            peer.share(model, loader)
+        assert 0 < len(read) <= peer.connection.state.spent["uploads"] == 3
+        assert peer.privacy_spent == pytest.approx(4.0)
 
 
 def test_error_feedback_sees_noised_values_alone(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ class PrivacyBudget:
     """Counts what a member has uploaded, and how many private steps were taken before.
 
     An upload is counted before it is sent, and its count is saved with it: a process that is killed spends too much at
-    worst, never too little. An upload that replaces one that was never sent costs nothing.
+    worst, never too little. An upload that replaces one of which no byte was sent costs nothing; one that was sent and
+    refused for now has been read by somebody, and its replacement is another upload.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class PrivacyBudget:
     def add_upload(self) -> None:
         """Count an upload that is about to be sent, in the place of one that was never sent if there is one."""
         if self.plan is not None:
-            counts, replaces = self._state.spent, self._state.pending is not None
+            counts, pending = self._state.spent, self._state.pending
+            replaces = pending is not None and not pending.was_sent
             self._state.spent = {
                 **counts, "uploads": counts["uploads"] + (not replaces), "released": counts["steps"]
             }  # fmt: skip

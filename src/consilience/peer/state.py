@@ -32,7 +32,8 @@ class ChannelUpload:
 class PendingUpload:
     """An encoded upload that the relay has not acknowledged.
 
-    may_have_arrived: it was sent and no answer came, so the same bytes are sent again until one does.
+    may_have_arrived: it was sent and no answer came, so the same bytes are sent again until one does. was_sent: somebody
+    may have read it, even if the relay's answer was that it has not accepted it.
     residuals_if_accepted, residuals_if_refused: of each channel, by tensor. A channel that refuses an upload as too
     stale leaves all of it in the residual.
     """
@@ -43,6 +44,7 @@ class PendingUpload:
     residuals_if_accepted: dict[str, Arrays]
     residuals_if_refused: dict[str, Arrays]
     may_have_arrived: bool = False
+    was_sent: bool = False
 
     @property
     def versions(self) -> dict[str, int]:
