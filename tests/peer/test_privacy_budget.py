@@ -69,7 +69,7 @@ def refusing(status: int, body: bytes) -> Iterator[tuple[str, set[bytes]]]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_PUT = answer  # noqa: N815
+        do_PUT = answer
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -189,7 +189,7 @@ class StateFolder:
             None if index["pending"] is None else self._read_pending(index["pending"]),
             {} if private is None else self._part(load(self._read(private)), private),
             dict(index.get("receipt", {})),
-            {key: int(index.get("spent", {}).get(key, 0)) for key in ("uploads", "steps", "released")},
+            {key: int(index.get("spent", {}).get(key, 0)) for key in PeerState().spent},
         )
 
     def _read_pending(self, saved: dict[str, Any]) -> PendingUpload:
