@@ -23,9 +23,13 @@ from consilience.peer.connection import connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
 from consilience.peer.peer import Peer
+from consilience.peer.privacy_budget import PrivacyBudget
+from consilience.peer.state import PeerState
+from consilience.peer.state_folder import StateFolder
 from consilience.peer.trainer import FederatedTrainer
 from consilience.privacy.gaussian import epsilon_of_releases, noise_of_releases
 from consilience.relay import admin
+from consilience.simulation.records.run_folder import RunFolder
 from consilience.wire.charter import Rules, read_charter
 from consilience.wire.headers import Parts
 from consilience.wire.privacy import PrivacySettings
@@ -54,6 +58,30 @@ def bodies(peer: Peer) -> list[dict[str, np.ndarray]]:
 
     peer.connection.client.upload = noted  # type: ignore[method-assign]
     return seen
+
+
+@contextlib.contextmanager
+def trainer_in(
+    folder: Path, method: str, privacy: PrivacySettings, samples: int = 60
+) -> Iterator[tuple[FederatedTrainer, Path]]:
+    """The trainer of `consilience join` in a federation of its own, and its folder."""
+    data = load("digits", train=samples, test=30)
+    charter, starts = create_charter(
+        "one", {"name": method}, TaskShape(data.shape, data.classes), ["mlp"], seed=5, rules=AT_ONCE, privacy=privacy
+    )
+    folder.mkdir(exist_ok=True)
+    write_charter(folder / "one.toml", charter, starts)
+    admin.create(folder / "relay.db", folder / "one.toml")
+    token, place = str(admin.invite(folder / "relay.db", "m0")), folder / "peer"
+    with serving(folder / "relay.db") as relay:
+        connection = connect_to_relay(relay.url, token, place)
+        config = make_config({"learners": 1, "rounds": 4, "seed": 5, "model": "mlp"})
+        trainer = FederatedTrainer(connection, config, member_method(connection.charter), data, "mlp", 0.0)
+        RunFolder.create(place, config).append([])
+        try:
+            yield trainer, place
+        finally:
+            trainer.close()
 
 
 @contextlib.contextmanager
@@ -245,6 +273,24 @@ def test_a_charter_for_what_cannot_be_private_is_refused(tmp_path: Path) -> None
         federation(tmp_path, PROTOTYPES, privacy=private(kind="fixed-encoder")),
     ):
         pass
+
+
+def test_steps_are_counted_before_the_model_is_saved(tmp_path: Path) -> None:
+    """Killed after a checkpoint, in any place, a member knows of all steps that its model has taken."""
+    with trainer_in(tmp_path, "fedproto", private(kind="training", uploads=5)) as (trainer, place):
+        trainer.introduce()
+        per_round = trainer.main.private_steps
+        assert trainer.connection.state.spent == {"uploads": 1, "steps": 0, "released": 0, "lost": 0}
+        PrivacyBudget(trainer.budget.plan, trainer.connection.state, trainer.main.step_plan, per_round)
+        assert trainer.connection.state.spent["steps"] == 0, "an upload before the first round is no lost folder"
+        trainer.budget.add_steps(per_round)  # a round in which nothing is uploaded
+        trainer.save(place)
+        loaded = StateFolder(place).load()
+        assert loaded is not None and loaded[1].spent["steps"] == per_round > 0
+        lost = PeerState()
+        lost.count_lost(2)
+        PrivacyBudget(trainer.budget.plan, lost, trainer.main.step_plan, per_round)
+        assert lost.spent == {"uploads": 3, "steps": 3 * per_round, "released": 3 * per_round, "lost": 0}
 
 
 def test_a_member_whose_second_role_uploads_has_a_budget_too(tmp_path: Path) -> None:

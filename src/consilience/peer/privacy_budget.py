@@ -31,9 +31,9 @@ class PrivacyBudget:
         self, plan: PrivacyPlan | None, state: PeerState, steps: StepPlan | None = None, steps_per_round: int = 0
     ) -> None:
         self.plan, self._state, self._steps = plan, state, steps
-        if state.spent["uploads"] and not state.spent["steps"]:  # of a folder that was lost
-            before = state.spent["uploads"] * steps_per_round
-            state.spent = {**state.spent, "steps": before, "released": before}
+        if state.spent["lost"]:
+            before = max(state.spent["uploads"] * steps_per_round, state.spent["steps"])
+            state.spent = {**state.spent, "steps": before, "released": before, "lost": 0}
 
     @property
     def spent(self) -> float:

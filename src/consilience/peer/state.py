@@ -32,8 +32,8 @@ class ChannelUpload:
 class PendingUpload:
     """An encoded upload that the relay has not acknowledged.
 
-    may_have_arrived: it was sent and no answer came, so the same bytes are sent again until one does. was_sent: somebody
-    may have read it, even if the relay's answer was that it has not accepted it.
+    may_have_arrived: it was sent and no answer came, so the same bytes are sent again until one does. was_sent:
+    somebody may have read it, even if the relay's answer was that it has not accepted it.
     residuals_if_accepted, residuals_if_refused: of each channel, by tensor. A channel that refuses an upload as too
     stale leaves all of it in the residual.
     """
@@ -60,8 +60,8 @@ class PeerState:
     awaiting: moving means that have this member's upload and have not aggregated it, with the version it was made from.
     residuals: what encodings have rounded away so far, by channel and tensor. private: what the own answer needs beside
     the model, such as class shares and a private head; it is never sent. receipt: of the newest acknowledged upload.
-    spent: what the privacy budget has been spent on: uploads, private steps, and those before the last upload; lost is 1
-    where the folder was lost and nobody knows how many steps there were. etag: of the newest download; not saved.
+    spent: what the privacy budget has been spent on: uploads, private steps, and those before the last upload; lost is
+    1 where the folder was lost and nobody knows how many steps there were. etag: of the newest download; not saved.
     """
 
     round: int = -1

@@ -301,7 +301,8 @@ class FederatedTrainer:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Save the learner's state, so that a restart continues from it."""
+        """Save the learner's state, so that a restart continues from it; first what the privacy budget has spent."""
+        self.connection.save()
         save_checkpoint(RunFolder(folder), learner_checkpoint([role.session.state for role in self.roles], self.round))
 
     def resume(self, folder: Path) -> bool:
