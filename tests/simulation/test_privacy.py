@@ -18,9 +18,11 @@ from consilience import Result, simulate
 from consilience.config.config import make_config
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
+from consilience.exchanges.weights import Weights
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SIMULATED
 from consilience.learner.private_training import draw_batch
+from consilience.method import Method, Role
 from consilience.models import SplitModel
 from consilience.privacy.gaussian import epsilon_of_releases
 
@@ -47,7 +49,7 @@ def normalizing() -> SplitModel:
     return SplitModel(features, nn.Linear(12, 10), bound=1.0)
 
 
-def run(data: Dataset, private: str, method: str = "fedproto", **more: Any) -> Result:
+def run(data: Dataset, private: str, method: str | Method = "fedproto", **more: Any) -> Result:
     """A small private run."""
     model = {"model": frozen_encoder} if private == "fixed-encoder" else {}
     return simulate(method=method, data=data, private=private, **{**SMALL, **BUDGET, **model, **more})  # type: ignore[arg-type]
@@ -271,6 +273,19 @@ def test_methods_that_cannot_be_private_that_way(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"(?s){message}"):
         run(data, private, method, **more)
+
+
+def test_a_learner_with_several_roles_is_refused(data: Dataset) -> None:
+    roles = {"first": Role(exchanges=(Weights(),)), "second": Role(exchanges=(Weights(),))}
+    twice = Method("twice", roles, usual=("first", "second"))
+    with pytest.raises(ConfigurationError, match="learner 0 has several roles"):
+        run(data, "training", twice)
+
+
+def test_uploads_that_no_private_step_precedes_are_refused(data: Dataset) -> None:
+    """Their accounting would end at epsilon 0."""
+    with pytest.raises(ConfigurationError, match="epsilon would be 0"):
+        run(data, "training", Method("idle", {"learner": Role(exchanges=(Weights(),), epochs=0)}))
 
 
 def test_a_large_delta_is_warned_of(data: Dataset, caplog: pytest.LogCaptureFixture) -> None:

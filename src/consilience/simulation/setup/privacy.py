@@ -44,6 +44,7 @@ def plan_privacy(config: Config, participants: Sequence[Participant]) -> Privacy
     if asked.private == "none":
         return None
     _refuse_other_ways_out(participants, asked.private)
+    refuse_several_roles([each.learner for each in participants], asked.private)
     _refuse_choice_by_samples(config)
     planned: dict[int, int] = {}
     for each in participants:
@@ -76,6 +77,11 @@ def learner_privacy(
     batch, steps = participant.batch_size, {}
     for size in {int(size) for size in sizes}:
         steps[size] = plan.for_steps(size, batch, last * participant.epochs * -(-size // batch))
+    if not all(step.planned for step in steps.values()) and not plan.releases:
+        raise ConfigurationError(
+            f"private is 'training', and role {participant.role_name!r} uploads without a private step or class mean "
+            f"before: its epsilon would be 0 whatever it sends; let it train, or use private='upload'"
+        )
     return LearnerPrivacy(plan.private, plan.clip, plan.noise, steps)
 
 
@@ -111,6 +117,16 @@ def _refuse_other_ways_out(participants: Sequence[Participant], private: str) ->
                 f"private is {private!r}, and role {each.role_name!r} shares what models say of a public set; it can "
                 f"be private with private='upload'"
             )
+
+
+def refuse_several_roles(learners: Sequence[int], private: str) -> None:
+    """Refuse learners that act in several roles, by their numbers, where steps or features are accounted for one."""
+    twice = sorted({number for number in learners if learners.count(number) > 1})
+    if private != "upload" and twice:
+        raise ConfigurationError(
+            f"private is {private!r}, and learner {twice[0]} has several roles: the steps and releases of one alone "
+            f"would be counted; use private='upload', or a method with one role for each learner"
+        )
 
 
 def _refuse_choice_by_samples(config: Config) -> None:
