@@ -90,7 +90,7 @@ def check_private(learner: Learner) -> None:
     privacy = learner.spec.privacy
     if privacy is None or privacy.private == "upload":
         return
-    _refuse_exchanges(learner, privacy.private)
+    check_private_exchanges(learner.role, privacy.private)
     if privacy.private == "training":
         _refuse_coupled_samples(learner)
     else:
@@ -139,9 +139,13 @@ def _refuse_choice_by_samples(config: Config) -> None:
         )
 
 
-def _refuse_exchanges(learner: Learner, private: str) -> None:
-    """Refuse exchanges whose upload neither is class means nor uses parameters alone."""
-    for e in uploaded(learner.role):
+def check_private_exchanges(role: Role, private: str) -> None:
+    """Refuse exchanges whose upload neither is class means nor uses parameters alone, or that couple samples."""
+    if private == "upload":
+        return
+    if private == "training":
+        _refuse_coupling_exchanges(role)
+    for e in uploaded(role):
         if e.has_round_start or e.has_batch_hook or (e.needs_representations and not isinstance(e, AveragingExchange)):
             raise ConfigurationError(
                 f"private is {private!r}, and the upload of exchange {e.name!r} depends on single samples in a way "
@@ -151,6 +155,19 @@ def _refuse_exchanges(learner: Learner, private: str) -> None:
             raise ConfigurationError(
                 f"private is 'fixed-encoder', and exchange {e.name!r} uploads what was trained on the samples; use "
                 f"private='training', or a method that shares mean features alone, such as fedproto"
+            )
+
+
+def _refuse_coupling_exchanges(role: Role) -> None:
+    """Refuse exchanges through which a sample's gradient depends on other samples, whether they upload or not."""
+    for e in role.exchanges:
+        hooks = e.has_round_start or e.has_batch_hook
+        own = e.scope != "everybody" and e.name in role.downloading and (e.weight != 0 or e.changes_model)
+        if hooks or own:
+            what = "looks at all samples before steps" if hooks else "keeps values of the samples without noise"
+            raise ConfigurationError(
+                f"private is 'training', and exchange {e.name!r} {what}, so that a sample's gradient depends on the "
+                f"others; use private='upload', or scope='everybody' and a method such as fedproto or fedavg"
             )
 
 
