@@ -19,7 +19,7 @@ from consilience.config.config import make_config
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Exchange, Received, Scope, State, View
-from consilience.exchanges.class_means import Prototypes
+from consilience.exchanges.prototypes import Prototypes
 from consilience.exchanges.weights import Weights
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SIMULATED
