@@ -13,17 +13,19 @@ import numpy as np
 import pytest
 import torch
 
+from consilience.cli.member import _describe_privacy
 from consilience.config.config import make_config
 from consilience.data import load
 from consilience.errors import ConfigurationError
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SECRET, SIMULATED
+from consilience.learner.private_uploads import LearnerPrivacy, private_contributions
 from consilience.models import SplitModel
 from consilience.peer.connection import connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
 from consilience.peer.peer import Peer
-from consilience.peer.privacy_budget import PrivacyBudget
+from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, loop_privacy
 from consilience.peer.state import PeerState
 from consilience.peer.state_folder import StateFolder
 from consilience.peer.trainer import FederatedTrainer
@@ -260,6 +262,26 @@ def test_what_a_loop_of_ones_own_cannot_promise_is_refused(kind: str, tmp_path: 
         with pytest.raises(ConfigurationError, match=r"features\.\S+ of your model is trained"):
             peer.share(net(), batches(1))
         assert peer.share(frozen(), batches(1)) and peer.privacy_spent > 0
+
+
+def test_a_charter_that_promises_what_its_method_cannot_keep_is_refused_by_the_member(tmp_path: Path) -> None:
+    """A member does not believe the charter: weights are no features of a fixed encoder."""
+    with federation(tmp_path, {"name": "fedavg"}, rules=AT_ONCE, privacy=private()) as made:
+        role = member_method(made.charter).roles["learner"]
+        wrong = made.charter.model_copy(update={"privacy": private(kind="fixed-encoder")})
+        uploading = [e for e in role.exchanges if e.name in role.uploading]
+        plan = charter_plan(wrong, uploading)
+        with pytest.raises(ConfigurationError, match="'weights' uploads what was trained"):
+            loop_privacy(plan, role, "wrong")
+        privacy = LearnerPrivacy("fixed-encoder", 1.0, 1.0)
+        with pytest.raises(ConfigurationError, match="'weights' uploads no class means"):
+            private_contributions(privacy, uploading, made.charter.channels, {}, {}, torch.zeros(0))
+
+
+def test_join_says_what_is_promised(tmp_path: Path) -> None:
+    with trainer_in(tmp_path, "fedproto", private(uploads=5)) as (trainer, _):
+        said = _describe_privacy(trainer)
+    assert "Gaussian noise on the whole upload" in said and "epsilon 4, delta 1e-05, for 5 uploads" in said
 
 
 def test_a_charter_for_what_cannot_be_private_is_refused(tmp_path: Path) -> None:

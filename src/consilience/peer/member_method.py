@@ -72,6 +72,15 @@ def check_charter_channels(method: Method, own: Mapping[str, schema.Channel], ch
             )
 
 
+def refuse_roles(charter: Charter) -> None:
+    """Refuse a method whose roles act one after the other: a loop of one's own has no place for each of them."""
+    if charter.roles is not None:
+        raise ConfigurationError(
+            f"members of federation {charter.name!r} have the roles {', '.join(charter.roles.order)}, which act one "
+            f"after the other in a round; take part with the command `consilience join`, which trains for you"
+        )
+
+
 _ADVICE = "use the method, and the file, that the federation was created with"
 
 

@@ -41,7 +41,7 @@ from consilience.peer.direct.connection import connect_to_peers
 from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.loop_objective import LoopObjective
-from consilience.peer.member_method import check_exchanges, member_method
+from consilience.peer.member_method import check_exchanges, member_method, refuse_roles
 from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, check_fixed_encoder, loop_privacy
 from consilience.peer.shared_gradients import SharedGradients
@@ -105,7 +105,7 @@ class Peer(AbstractContextManager["Peer"]):
         self, connection: FederationConnection, model: nn.Module | None = None, method: str | Method | None = None
     ) -> None:
         self.connection, self.charter = connection, connection.charter
-        _refuse_roles(self.charter)
+        refuse_roles(self.charter)
         self.method = member_method(self.charter, method)
         check_exchanges(self.method, self.charter)
         self.role = self.method.roles[self.method.role_of(connection.number)]
@@ -114,7 +114,8 @@ class Peer(AbstractContextManager["Peer"]):
         self._context = ExchangeContext(connection, self.method, self.exchanges)
         self._gradients = SharedGradients(self.exchanges, self._context)
         plan = charter_plan(self.charter, [e for e in self.exchanges if e.name in self.role.uploading])
-        self._budget, self._privacy = PrivacyBudget(plan, connection.state), loop_privacy(plan, self.charter.name)
+        self._privacy = loop_privacy(plan, self.role, self.charter.name)
+        self._budget = PrivacyBudget(plan, connection.state)
         pending = connection.state.pending
         self._step, self._round = 0, max(connection.state.round, pending.round if pending else 0, 0)
         if model is not None:
@@ -370,15 +371,6 @@ def _refuse_moves_before_batches(exchanges: Iterable[Exchange], charter: Charter
                 f"federation {charter.name!r} moves {e.owned_part!r} before every batch (inner=batch), which a loop of "
                 f"your own cannot do; take part with `consilience join`"
             )
-
-
-def _refuse_roles(charter: Charter) -> None:
-    """Refuse a method whose roles act one after the other: a loop of one's own has no place for each of them."""
-    if charter.roles is not None:
-        raise ConfigurationError(
-            f"members of federation {charter.name!r} have the roles {', '.join(charter.roles.order)}, which act one "
-            f"after the other in a round; take part with the command `consilience join`, which trains for you"
-        )
 
 
 def _checked_finite(name: str, contribution: Contribution) -> Contribution:

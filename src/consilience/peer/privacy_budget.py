@@ -12,8 +12,10 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Exchange
 from consilience.learner.private_uploads import LearnerPrivacy
+from consilience.method import Role
 from consilience.peer.state import PeerState
 from consilience.privacy.plan import PrivacyPlan, StepPlan
+from consilience.simulation.setup.privacy import check_private_exchanges
 from consilience.wire.charter import Charter
 
 log = logging.getLogger("consilience.peer")
@@ -87,7 +89,7 @@ def with_charter_privacy(config: Config, charter: Charter) -> Config:
     )
 
 
-def loop_privacy(plan: PrivacyPlan | None, federation: str) -> LearnerPrivacy | None:
+def loop_privacy(plan: PrivacyPlan | None, role: Role, federation: str) -> LearnerPrivacy | None:
     """What a training loop of one's own does so that its uploads are private; refuses what it cannot do."""
     if plan is None:
         return None
@@ -96,6 +98,7 @@ def loop_privacy(plan: PrivacyPlan | None, federation: str) -> LearnerPrivacy | 
             f"federation {federation!r} trains with noise in every step (private = 'training'), which a loop of your "
             f"own would have to add itself; take part with `consilience join`"
         )
+    check_private_exchanges(role, plan.private)  # whatever the charter's author has checked
     return LearnerPrivacy(plan.private, plan.clip, plan.noise)
 
 
