@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from consilience.cli.member import _describe_privacy
 from consilience.config.config import make_config
@@ -25,7 +26,7 @@ from consilience.peer.connection import connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
 from consilience.peer.peer import Peer
-from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, loop_privacy
+from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, check_fixed_encoder, loop_privacy
 from consilience.peer.state import PeerState
 from consilience.peer.state_folder import StateFolder
 from consilience.peer.trainer import FederatedTrainer
@@ -276,6 +277,21 @@ def test_a_charter_that_promises_what_its_method_cannot_keep_is_refused_by_the_m
         privacy = LearnerPrivacy("fixed-encoder", 1.0, 1.0)
         with pytest.raises(ConfigurationError, match="'weights' uploads no class means"):
             private_contributions(privacy, uploading, made.charter.channels, {}, {}, torch.zeros(0))
+
+
+@pytest.mark.parametrize(("tracks", "stays"), [(True, False), (False, True), (False, False), (True, True)])
+def test_an_encoder_that_mixes_samples_is_not_fixed(tracks: bool, stays: bool) -> None:
+    normalizing = nn.BatchNorm1d(4, affine=False, track_running_stats=tracks).eval()
+    if stays:
+        normalizing.train = lambda mode=True: normalizing  # type: ignore[method-assign]
+    encoder = nn.Sequential(nn.Flatten(), normalizing).eval()
+    privacy = LearnerPrivacy("fixed-encoder", 1.0, 1.0)
+    if tracks and stays:
+        check_fixed_encoder(privacy, encoder)
+    else:
+        with pytest.raises(ConfigurationError, match="BatchNorm in the encoder of your model"):
+            check_fixed_encoder(privacy, encoder)
+    assert not encoder.training and not normalizing.training, "modes are as before"
 
 
 def test_join_says_what_is_promised(tmp_path: Path) -> None:

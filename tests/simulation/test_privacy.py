@@ -52,6 +52,12 @@ def normalizing() -> SplitModel:
     return SplitModel(features, nn.Linear(12, 10), bound=1.0)
 
 
+def batch_statistics() -> SplitModel:
+    """An encoder without weights that change, which always uses the statistics of the batch."""
+    features = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, affine=False, track_running_stats=False), nn.Tanh())
+    return SplitModel(features, nn.Linear(64, 10), bound=1.0)
+
+
 def run(data: Dataset, private: str, method: str | Method = "fedproto", **more: Any) -> Result:
     """A small private run."""
     model = {"model": frozen_encoder} if private == "fixed-encoder" else {}
@@ -267,6 +273,7 @@ def test_impossible_settings(wrong: dict[str, Any], message: str) -> None:
             "choose by their validation samples.*similar",
         ),
         ("fixed-encoder", "fedproto", {"model": "mlp"}, "training changes the encoder.*requires_grad=False"),
+        ("fixed-encoder", "fedproto", {"model": batch_statistics}, "BatchNorm.*mixes those of a batch"),
         ("fixed-encoder", "fedavg", {}, "'weights' uploads what was trained.*fedproto"),
         ("fixed-encoder", "federated-distillation", {}, "'logits' uploads what was trained"),
     ],

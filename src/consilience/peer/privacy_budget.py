@@ -15,7 +15,7 @@ from consilience.learner.private_uploads import LearnerPrivacy
 from consilience.method import Role
 from consilience.peer.state import PeerState
 from consilience.privacy.plan import PrivacyPlan, StepPlan
-from consilience.simulation.setup.privacy import check_private_exchanges
+from consilience.simulation.setup.privacy import check_private_exchanges, refuse_batch_statistics
 from consilience.wire.charter import Charter
 
 log = logging.getLogger("consilience.peer")
@@ -104,8 +104,11 @@ def loop_privacy(plan: PrivacyPlan | None, role: Role, federation: str) -> Learn
 
 def check_fixed_encoder(privacy: LearnerPrivacy | None, features: nn.Module) -> None:
     """Refuse an encoder that training changes, where its features are shared as those of a fixed one."""
+    if privacy is None or privacy.private != "fixed-encoder":
+        return
+    refuse_batch_statistics(features, "of your model")
     trained = [name for name, parameter in features.named_parameters() if parameter.requires_grad]
-    if privacy is not None and privacy.private == "fixed-encoder" and trained:
+    if trained:
         raise ConfigurationError(
             f"the federation shares features of a fixed encoder (private = 'fixed-encoder'), and features.{trained[0]} "
             f"of your model is trained; freeze all parameters of its features, requires_grad=False"

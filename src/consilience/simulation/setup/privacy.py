@@ -174,7 +174,8 @@ def _refuse_coupling_exchanges(role: Role) -> None:
 def _refuse_coupled_samples(learner: Learner) -> None:
     """Refuse learners of which a sample's gradient depends on other samples."""
     objective, model = learner.role.objective, learner.task.model
-    normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
+    parts = [learner.model, *(part for extra in learner.modules.extra.values() for part in extra.values())]
+    normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for part in parts for m in part.modules())
     if normalizes:
         raise ConfigurationError(
             f"private is 'training', and model {model!r} has BatchNorm, which mixes the samples of a batch: no sample "
@@ -203,10 +204,20 @@ def _refuse_trained_encoder(learner: Learner) -> None:
             f"features.{trained[0]} is not frozen; give a model whose features have requires_grad=False, with weights "
             f"that never saw the learners' data, or use private='training'"
         )
-    learner.modules.set_training(True)
-    changing = [m for m in learner.model.features.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if any(m.training and m.track_running_stats for m in changing):
+    refuse_batch_statistics(learner.model.features, f"of model {model!r}")
+
+
+def refuse_batch_statistics(features: nn.Module, whose: str) -> None:
+    """Refuse an encoder in which BatchNorm follows the samples when it is trained, or always uses those of a batch."""
+    modes = {module: module.training for module in features.modules()}
+    features.train()
+    normalizing = [m for m in modes if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    mixes = any(m.training or m.running_mean is None for m in normalizing)
+    for module, mode in modes.items():
+        module.training = mode
+    if mixes:
         raise ConfigurationError(
-            f"private is 'fixed-encoder', and BatchNorm in the encoder of model {model!r} follows the samples in "
-            f"training; let its train() keep it in evaluation mode, or use a model without it"
+            f"private is 'fixed-encoder', and BatchNorm in the encoder {whose} follows the samples, or mixes those of "
+            f"a batch; let its train() keep it in evaluation mode, with track_running_stats=True, or use a model "
+            f"without it"
         )
