@@ -50,7 +50,7 @@ def private(uploads: int = 3, epsilon: float = 4.0, kind: str = "upload", clip: 
     )
 
 
-def bodies(peer: Peer) -> list[dict[str, np.ndarray]]:
+def bodies(peer: Peer | FederatedTrainer) -> list[dict[str, np.ndarray]]:
     """What a peer uploads from now on, as the relay reads it."""
     seen: list[dict[str, np.ndarray]] = []
     send = peer.connection.client.upload
@@ -292,6 +292,19 @@ def test_an_encoder_that_mixes_samples_is_not_fixed(tracks: bool, stays: bool) -
         with pytest.raises(ConfigurationError, match="BatchNorm in the encoder of your model"):
             check_fixed_encoder(privacy, encoder)
     assert not encoder.training and not normalizing.training, "modes are as before"
+
+
+@pytest.mark.parametrize("kind", ["upload", "training"])
+def test_the_trainer_of_join_has_noise_that_nobody_can_compute(kind: str, tmp_path: Path) -> None:
+    """The same seed, member, model and data twice: with noise from the seed, the bytes would be the same."""
+    sent = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        with trainer_in(folder, "fedavg", private(kind=kind)) as (trainer, _):
+            seen = bodies(trainer)
+            trainer.introduce()
+            trainer.run_round()
+            sent.append(np.concatenate([tensor.ravel() for tensor in seen[-1].values()]))
+    assert sent[0].shape == sent[1].shape and (sent[0] != sent[1]).mean() > 0.5
 
 
 def test_join_says_what_is_promised(tmp_path: Path) -> None:
