@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,3 +58,21 @@ def test_class_means_of_observations_have_the_planned_deviation() -> None:
     sensitivity = CLIP * math.sqrt(2**2 + COUNT_SCALE**2)
     planned = changed * sensitivity * noise_of_releases(EPSILON, DELTA, UPLOADS) / count
     assert float(found.tensors["mean"].std()) == pytest.approx(planned, rel=0.05)
+
+
+def test_a_missing_sample_changes_an_observation_by_two_rows() -> None:
+    """Another sample takes its place: opposite rows change the sum by twice the clip, and `sample_influence` says so."""
+    chance = torch.rand(200, 1, 6, generator=torch.Generator().manual_seed(1000), dtype=torch.float64)
+    features = torch.tensor([[1.0]] + [[-1.0]] * 5, dtype=torch.float64)
+    moved = []
+    for draws in chance:
+        sums = []
+        for valid in (torch.ones(6), torch.tensor([0.0, 1, 1, 1, 1, 1])):
+            view = SimpleNamespace(
+                task=SimpleNamespace(classes=1), targets=torch.zeros(6, dtype=torch.int64), features=features,
+                valid=valid.double(), draws=draws,
+            )  # fmt: skip
+            rows, member = Observations(n_avg=2).class_samples(view)  # type: ignore[arg-type]
+            sums.append(float(torch.einsum("erc,rw->ecw", member, rows).sum()))
+        moved.append(abs(sums[0] - sums[1]))
+    assert max(moved) == Observations.sample_influence == 2

@@ -221,7 +221,7 @@ def test_an_upload_that_was_read_and_refused_for_now_is_counted(status: int, cod
     ):
         model, loader = net(), batches(1)
         peer = made.join(relay.url, 0, timeout=0.3)
-        peer.connection.client.url, read = busy  # type: ignore[attr-defined]
+        peer.connection.client.url, read = busy
         for _ in range(6):
             peer.connection.backoff.succeeded()  # no time to wait
             peer.share(model, loader)
