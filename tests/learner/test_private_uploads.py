@@ -61,7 +61,7 @@ def test_class_means_of_observations_have_the_planned_deviation() -> None:
 
 
 def test_a_missing_sample_changes_an_observation_by_two_rows() -> None:
-    """Another sample takes its place: opposite rows change the sum by twice the clip, and `sample_influence` says so."""
+    """Another sample takes its place: opposite rows change the sum by twice the clip, as `sample_influence` says."""
     chance = torch.rand(200, 1, 6, generator=torch.Generator().manual_seed(1000), dtype=torch.float64)
     features = torch.tensor([[1.0]] + [[-1.0]] * 5, dtype=torch.float64)
     moved = []
