@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from consilience.models import SplitModel
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.peer import Peer, join
+from consilience.peer.trainer import FederatedTrainer
 from consilience.randomness import seed_of
 from consilience.relay import admin
 from consilience.wire.charter import Charter, message_of
@@ -119,7 +120,7 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
 
-def decoded(peer: Peer, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
+def decoded(peer: Peer | FederatedTrainer, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
     """What the relay reads in an upload."""
     return Codec(message_of(peer.connection.channels, "up", parts)).decode(body)
 

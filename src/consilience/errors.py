@@ -80,12 +80,15 @@ class RelayError(ConsilienceError):
 class RelayUnreachable(RelayError):
     """A relay does not answer now; trying again later may help.
 
-    retry_after: seconds to wait, if the relay named them. may_have_arrived: the request was sent.
+    retry_after: seconds to wait, if the relay named them. may_have_arrived: the request was sent, and the relay may
+    have accepted it. was_sent: some of the request may have left this machine, accepted or not.
     """
 
-    def __init__(self, message: str, *, retry_after: float = 0.0, may_have_arrived: bool = False) -> None:
+    def __init__(
+        self, message: str, *, retry_after: float = 0.0, may_have_arrived: bool = False, was_sent: bool = True
+    ) -> None:
         super().__init__(message)
-        self.retry_after, self.may_have_arrived = retry_after, may_have_arrived
+        self.retry_after, self.may_have_arrived, self.was_sent = retry_after, may_have_arrived, was_sent
 
 
 class TrainingError(ConsilienceError):

@@ -297,3 +297,10 @@ def test_one_sample_in_the_means_of_a_fixed_encoder(
     run = prepared("fedproto", rounds=1, model=model, private="fixed-encoder", epsilon=4.0)
     found = audit_epsilon(run.config, run.method, run.data, 64)
     assert found.neighbors == "sample" and (found.gaussian.epsilon <= 4.0) == (factor == 1.0)
+
+
+def test_the_number_of_samples_is_public_where_single_samples_are_private() -> None:
+    """Weights are uploaded with the number of samples, which the audit changes by one and must not score."""
+    run = prepared("fedavg", rounds=1, private="training", epsilon=4.0)
+    found = audit_epsilon(run.config, run.method, run.data, 64)
+    assert found.neighbors == "sample" and max(found.general.epsilon, found.gaussian.epsilon) <= 4.0

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from consilience.cli.member import _describe_privacy
 from consilience.config.config import make_config
 from consilience.data import load
 from consilience.errors import ConfigurationError
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SECRET, SIMULATED
+from consilience.learner.private_uploads import LearnerPrivacy, private_contributions
 from consilience.models import SplitModel
 from consilience.peer.connection import connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
 from consilience.peer.peer import Peer
+from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, check_fixed_encoder, loop_privacy
+from consilience.peer.state import PeerState
+from consilience.peer.state_folder import StateFolder
 from consilience.peer.trainer import FederatedTrainer
 from consilience.privacy.gaussian import epsilon_of_releases, noise_of_releases
 from consilience.relay import admin
+from consilience.simulation.records.run_folder import RunFolder
 from consilience.wire.charter import read_charter
 from consilience.wire.headers import Parts
 from consilience.wire.privacy import PrivacySettings
@@ -40,7 +51,7 @@ def private(uploads: int = 3, epsilon: float = 4.0, kind: str = "upload", clip: 
     )
 
 
-def bodies(peer: Peer) -> list[dict[str, np.ndarray]]:
+def bodies(peer: Peer | FederatedTrainer) -> list[dict[str, np.ndarray]]:
     """What a peer uploads from now on, as the relay reads it."""
     seen: list[dict[str, np.ndarray]] = []
     send = peer.connection.client.upload
@@ -51,6 +62,57 @@ def bodies(peer: Peer) -> list[dict[str, np.ndarray]]:
 
     peer.connection.client.upload = noted  # type: ignore[method-assign]
     return seen
+
+
+@contextlib.contextmanager
+def trainer_in(
+    folder: Path, method: str, privacy: PrivacySettings, samples: int = 60
+) -> Iterator[tuple[FederatedTrainer, Path]]:
+    """The trainer of `consilience join` in a federation of its own, and its folder."""
+    data = load("digits", train=samples, test=30)
+    charter, starts = create_charter(
+        "one", {"name": method}, TaskShape(data.shape, data.classes), ["mlp"], seed=5, rules=AT_ONCE, privacy=privacy
+    )
+    folder.mkdir(exist_ok=True)
+    write_charter(folder / "one.toml", charter, starts)
+    admin.create(folder / "relay.db", folder / "one.toml")
+    token, place = str(admin.invite(folder / "relay.db", "m0")), folder / "peer"
+    with serving(folder / "relay.db") as relay:
+        connection = connect_to_relay(relay.url, token, place)
+        config = make_config({"learners": 1, "rounds": 4, "seed": 5, "model": "mlp"})
+        trainer = FederatedTrainer(connection, config, member_method(connection.charter), data, "mlp", 0.0)
+        RunFolder.create(place, config).append([])
+        try:
+            yield trainer, place
+        finally:
+            trainer.close()
+
+
+@contextlib.contextmanager
+def refusing(status: int, body: bytes) -> Iterator[tuple[str, set[bytes]]]:
+    """A server that reads every request to its end, and answers it so; its address, and the different bodies."""
+    read: set[bytes] = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            read.add(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_PUT = answer
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        running = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        running.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", read
+        finally:
+            server.shutdown()
 
 
 def test_charter_names_the_budget(tmp_path: Path) -> None:
@@ -148,6 +210,26 @@ def test_an_upload_that_was_never_sent_costs_nothing(tmp_path: Path) -> None:
         assert peer.waiting and peer.connection.state.spent["uploads"] == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(429, b""), (503, b""), (507, b""), (401, b'{"code": "expired", "message": "old"}')]
+)
+def test_an_upload_that_was_read_and_refused_for_now_is_counted(status: int, code: bytes, tmp_path: Path) -> None:
+    """Whoever stands in the way reads every upload, and would otherwise get any number of them for one."""
+    with (
+        federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private(uploads=3)) as made,
+        serving(made.store) as relay,
+        refusing(status, code) as busy,
+    ):
+        model, loader = net(), batches(1)
+        peer = made.join(relay.url, 0, timeout=0.3)
+        peer.connection.client.url, read = busy
+        for _ in range(6):
+            peer.connection.backoff.succeeded()  # no time to wait
+            peer.share(model, loader)
+        assert 0 < len(read) <= peer.connection.state.spent["uploads"] == 3
+        assert peer.privacy_spent == pytest.approx(4.0)
+
+
 def test_error_feedback_sees_noised_values_alone(tmp_path: Path) -> None:
     """With the same noise, what is sent and the residual depend on the data through the noised upload alone."""
     method = {"name": "fedavg-1bit", "down": "float32"}
@@ -184,6 +266,54 @@ def test_what_a_loop_of_ones_own_cannot_promise_is_refused(kind: str, tmp_path: 
         assert peer.share(frozen(), batches(1)) and peer.privacy_spent > 0
 
 
+def test_a_charter_that_promises_what_its_method_cannot_keep_is_refused_by_the_member(tmp_path: Path) -> None:
+    """A member does not believe the charter: weights are no features of a fixed encoder."""
+    with federation(tmp_path, {"name": "fedavg"}, rules=AT_ONCE, privacy=private()) as made:
+        role = member_method(made.charter).roles["learner"]
+        wrong = made.charter.model_copy(update={"privacy": private(kind="fixed-encoder")})
+        uploading = [e for e in role.exchanges if e.name in role.uploading]
+        plan = charter_plan(wrong, uploading)
+        with pytest.raises(ConfigurationError, match="'weights' uploads what was trained"):
+            loop_privacy(plan, role, "wrong")
+        privacy = LearnerPrivacy("fixed-encoder", 1.0, 1.0)
+        with pytest.raises(ConfigurationError, match="'weights' uploads no class means"):
+            private_contributions(privacy, uploading, made.charter.channels, {}, {}, torch.zeros(0))
+
+
+@pytest.mark.parametrize(("tracks", "stays"), [(True, False), (False, True), (False, False), (True, True)])
+def test_an_encoder_that_mixes_samples_is_not_fixed(tracks: bool, stays: bool) -> None:
+    normalizing = nn.BatchNorm1d(4, affine=False, track_running_stats=tracks).eval()
+    if stays:
+        normalizing.train = lambda mode=True: normalizing  # type: ignore[method-assign]
+    encoder = nn.Sequential(nn.Flatten(), normalizing).eval()
+    privacy = LearnerPrivacy("fixed-encoder", 1.0, 1.0)
+    if tracks and stays:
+        check_fixed_encoder(privacy, encoder)
+    else:
+        with pytest.raises(ConfigurationError, match="BatchNorm in the encoder of your model"):
+            check_fixed_encoder(privacy, encoder)
+    assert not encoder.training and not normalizing.training, "modes are as before"
+
+
+@pytest.mark.parametrize("kind", ["upload", "training"])
+def test_the_trainer_of_join_has_noise_that_nobody_can_compute(kind: str, tmp_path: Path) -> None:
+    """The same seed, member, model and data twice: with noise from the seed, the bytes would be the same."""
+    sent = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        with trainer_in(folder, "fedavg", private(kind=kind)) as (trainer, _):
+            seen = bodies(trainer)
+            trainer.introduce()
+            trainer.run_round()
+            sent.append(np.concatenate([tensor.ravel() for tensor in seen[-1].values()]))
+    assert sent[0].shape == sent[1].shape and (sent[0] != sent[1]).mean() > 0.5
+
+
+def test_join_says_what_is_promised(tmp_path: Path) -> None:
+    with trainer_in(tmp_path, "fedproto", private(uploads=5)) as (trainer, _):
+        said = _describe_privacy(trainer)
+    assert "Gaussian noise on the whole upload" in said and "epsilon 4, delta 1e-05, for 5 uploads" in said
+
+
 def test_a_charter_for_what_cannot_be_private_is_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigurationError, match="calibrated by the class shares"),
@@ -195,6 +325,24 @@ def test_a_charter_for_what_cannot_be_private_is_refused(tmp_path: Path) -> None
         federation(tmp_path, PROTOTYPES, privacy=private(kind="fixed-encoder")),
     ):
         pass
+
+
+def test_steps_are_counted_before_the_model_is_saved(tmp_path: Path) -> None:
+    """Killed after a checkpoint, in any place, a member knows of all steps that its model has taken."""
+    with trainer_in(tmp_path, "fedproto", private(kind="training", uploads=5)) as (trainer, place):
+        trainer.introduce()
+        per_round = trainer.main.private_steps
+        assert trainer.connection.state.spent == {"uploads": 1, "steps": 0, "released": 0, "lost": 0}
+        PrivacyBudget(trainer.budget.plan, trainer.connection.state, trainer.main.step_plan, per_round)
+        assert trainer.connection.state.spent["steps"] == 0, "an upload before the first round is no lost folder"
+        trainer.budget.add_steps(per_round)  # a round in which nothing is uploaded
+        trainer.save(place)
+        loaded = StateFolder(place).load()
+        assert loaded is not None and loaded[1].spent["steps"] == per_round > 0
+        lost = PeerState()
+        lost.count_lost(2)
+        PrivacyBudget(trainer.budget.plan, lost, trainer.main.step_plan, per_round)
+        assert lost.spent == {"uploads": 3, "steps": 3 * per_round, "released": 3 * per_round, "lost": 0}
 
 
 def test_a_member_whose_second_role_uploads_has_a_budget_too(tmp_path: Path) -> None:

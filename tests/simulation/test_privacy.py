@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,16 @@ from consilience import Result, simulate
 from consilience.config.config import make_config
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
+from consilience.exchanges.base import Exchange, Received, Scope, State, View
+from consilience.exchanges.prototypes import Prototypes
+from consilience.exchanges.weights import Weights
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SIMULATED
 from consilience.learner.private_training import draw_batch
+from consilience.method import Method, Role
 from consilience.models import SplitModel
 from consilience.privacy.gaussian import epsilon_of_releases
+from consilience.simulation.setup.privacy import check_private_exchanges
 
 SMALL: dict[str, Any] = {"learners": 3, "rounds": 3, "workers": 0, "seed": 1000}
 BUDGET: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5}
@@ -47,7 +52,13 @@ def normalizing() -> SplitModel:
     return SplitModel(features, nn.Linear(12, 10), bound=1.0)
 
 
-def run(data: Dataset, private: str, method: str = "fedproto", **more: Any) -> Result:
+def batch_statistics() -> SplitModel:
+    """An encoder without weights that change, which always uses the statistics of the batch."""
+    features = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, affine=False, track_running_stats=False), nn.Tanh())
+    return SplitModel(features, nn.Linear(64, 10), bound=1.0)
+
+
+def run(data: Dataset, private: str, method: str | Method = "fedproto", **more: Any) -> Result:
     """A small private run."""
     model = {"model": frozen_encoder} if private == "fixed-encoder" else {}
     return simulate(method=method, data=data, private=private, **{**SMALL, **BUDGET, **model, **more})  # type: ignore[arg-type]
@@ -268,6 +279,7 @@ def test_impossible_settings(wrong: dict[str, Any], message: str) -> None:
             "choose by their validation samples.*relevant",
         ),
         ("fixed-encoder", "fedproto", {"model": "mlp"}, "training changes the encoder.*requires_grad=False"),
+        ("fixed-encoder", "fedproto", {"model": batch_statistics}, "BatchNorm.*mixes those of a batch"),
         ("fixed-encoder", "fedavg", {}, "'weights' uploads what was trained.*fedproto"),
         ("fixed-encoder", "federated-distillation", {}, "'logits' uploads what was trained"),
     ],
@@ -277,6 +289,43 @@ def test_methods_that_cannot_be_private_that_way(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"(?s){message}"):
         run(data, private, method, **more)
+
+
+def test_a_learner_with_several_roles_is_refused(data: Dataset) -> None:
+    roles = {"first": Role(exchanges=(Weights(),)), "second": Role(exchanges=(Weights(),))}
+    twice = Method("twice", roles, usual=("first", "second"))
+    with pytest.raises(ConfigurationError, match="learner 0 has several roles"):
+        run(data, "training", twice)
+
+
+def test_uploads_that_no_private_step_precedes_are_refused(data: Dataset) -> None:
+    """Their accounting would end at epsilon 0."""
+    with pytest.raises(ConfigurationError, match="epsilon would be 0"):
+        run(data, "training", Method("idle", {"learner": Role(exchanges=(Weights(),), epochs=0)}))
+
+
+def test_own_class_means_without_noise_in_the_loss_are_refused(data: Dataset) -> None:
+    """What stays with the learner has no noise, and every gradient would depend on all samples."""
+    role = Role(exchanges=(Weights(), Prototypes(weight=1.0, scope="oneself", name="own")))
+    with pytest.raises(ConfigurationError, match="'own' keeps values of the samples without noise"):
+        run(data, "training", Method("own-means", {"learner": role}))
+
+
+@dataclass(frozen=True)
+class Remembering(Exchange):
+    """Uploads nothing, and looks at all samples before a round."""
+
+    name: str = field(default="remembering", kw_only=True)
+    scope: Scope = "oneself"
+
+    def on_round_start(self, state: State, view: View, received: Received) -> State:
+        return state
+
+
+def test_a_look_at_all_samples_before_steps_is_refused() -> None:
+    role = Role(exchanges=(Weights(), Remembering()))
+    with pytest.raises(ConfigurationError, match="'remembering' looks at all samples before steps"):
+        check_private_exchanges(role, "training")
 
 
 def test_a_large_delta_is_warned_of(data: Dataset, caplog: pytest.LogCaptureFixture) -> None:

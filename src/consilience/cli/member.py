@@ -31,6 +31,7 @@ from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.member_method import member_method
 from consilience.peer.public_set import find_public_set, public_inputs
 from consilience.peer.trainer import FederatedTrainer, RoundResult
+from consilience.privacy.plan import MECHANISMS
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
 from consilience.user_code import absolute_name
@@ -223,6 +224,8 @@ def _train(connection: FederationConnection, config: Config, options: JoinOption
     resumed = trainer.resume(connection.folder)
     federation_of = f"{connection.charter.name} ({config.method.label})"
     say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
+    if trainer.budget.plan is not None:
+        say(_describe_privacy(trainer))
     _remove_lines_after(place, trainer.round)  # also where it was killed before its first checkpoint
     if resumed:
         say(f"resumed after round {trainer.round}")
@@ -246,6 +249,16 @@ def _train(connection: FederationConnection, config: Config, options: JoinOption
     saved = connection.folder / _MODEL
     say(f"the model is in {saved}; use it with: consilience predict {saved} DATA")
     return bool(asked)
+
+
+def _describe_privacy(trainer: FederatedTrainer) -> str:
+    """What is promised of this member's uploads, for a person to read before the first one."""
+    plan = trainer.budget.plan
+    assert plan is not None
+    return (
+        f"private uploads: {MECHANISMS[plan.private]}; epsilon {plan.epsilon:g}, delta {plan.delta:g}, for "
+        f"{plan.uploads} uploads, {trainer.connection.state.spent['uploads']} made so far"
+    )
 
 
 def load_member_data(charter: Charter, config: Config) -> Dataset:

@@ -36,7 +36,7 @@ def audit_epsilon(
 ) -> EpsilonAudit:
     """Lower bounds of epsilon from `trials` federations, of which every learner is a trial."""
     config, parts = config.replace(seeds=trials), learners_samples(config, method, data)
-    neighbors: Neighbors = "sample" if config.privacy.private in ("training", "fixed-encoder") else "upload"
+    neighbors = neighbors_of(config)
     coins = _coins(config, len(parts))
     who = [learner for learner in range(len(parts)) if learner != method.host]
     _refuse_too_few(coins[:, who])
@@ -48,6 +48,11 @@ def audit_epsilon(
         epsilon_lower_bound(scores[heads], scores[~heads], delta, bound=bound) for bound in ("general", "gaussian")
     )
     return EpsilonAudit(config.privacy.epsilon, neighbors, general, gaussian)
+
+
+def neighbors_of(config: Config) -> Neighbors:
+    """Between which data sets the guarantee of a run is: with "sample", the number of samples is public."""
+    return "sample" if config.privacy.private in ("training", "fixed-encoder") else "upload"
 
 
 def _play(
@@ -105,10 +110,12 @@ class _Trials:
         setup = build_setup(self.config, self.method, self.data, models_of(None, self.config), kept=kept)
         setup = setup if noise else _without_noise(setup)
         seen: Uploads = {}
+        counts_are_public = neighbors_of(self.config) == "sample"
         shape = setup.federations.shape
 
         def see(upload: SeenUpload) -> None:
-            vectors = [*upload.tensors.values(), upload.weights]
+            public = counts_are_public and upload.weights.ndim == 1  # one number: how many samples a learner has
+            vectors = [*upload.tensors.values(), *(() if public else (upload.weights,))]
             flat = np.concatenate([v.flatten(1).numpy(force=True) for v in map(_two_dimensional, vectors)], axis=1)
             if (upload.round, upload.channel) not in seen:
                 seen[upload.round, upload.channel] = np.zeros((*shape, flat.shape[1]), dtype=np.float32)

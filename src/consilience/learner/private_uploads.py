@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from consilience.config.privacy import Private
+from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Exchange, View
 from consilience.functional.noise import class_sums_sensitivity, private_class_means, private_upload
@@ -98,6 +99,12 @@ def _class_means(
 ) -> dict[str, Contribution]:
     """Class means of noised sums and counts. Uploads that use no samples are those of parameters that are private."""
     averaging = [e for e in exchanges if isinstance(e, AveragingExchange)]
+    for e in (e for e in exchanges if e not in averaging):
+        if privacy.private != "training" or e.needs_representations:
+            raise ConfigurationError(
+                f"private is {privacy.private!r}, and exchange {e.name!r} uploads no class means: its upload would "
+                f"have no noise; use private='upload'"
+            )
     deviation, start, found = privacy.noise * _sensitivity(privacy, averaging, channels), 0, {}
     for e in averaging:
         given, (values, member) = contributions[e.name], e.class_samples(views[e.name])

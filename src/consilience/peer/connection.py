@@ -186,8 +186,8 @@ class _Opening:
             self.state.awaiting.clear()  # the relay was restored from a backup, and may not have these uploads
         self.state.forget_aggregated(status)
         self.state.round = max(self.state.round, member["round"])
-        if saved is None and member["round"] >= 0:  # the folder was lost: the relay has one upload per round at most
-            self.state.spent = {**self.state.spent, "uploads": member["round"] + 1}
+        if saved is None:
+            self.state.count_lost(member["round"])
         if saved and saved.charter.relay_key:
             return saved
         return Identity(charter, member["number"], member["name"])

@@ -253,7 +253,8 @@ class RelayClient:
         if reason is not None:
             found = RelayUnreachable(
                 f"{self.url}: its certificate is not trusted ({reason}); where that is the relay, name the file of its "
-                f"certificate authority (ca_file=, --ca-file), or ask the relay's operator"
+                f"certificate authority (ca_file=, --ca-file), or ask the relay's operator",
+                was_sent=False,
             )
             found.code = CERTIFICATE
             return found
@@ -261,7 +262,7 @@ class RelayClient:
         hint = "; is the relay running, and is that its address?" if isinstance(error, httpcore.ConnectError) else ""
         hint = "; does it speak http, and not https?" if "WRONG_VERSION_NUMBER" in text else hint
         sent = not isinstance(error, _NEVER_SENT)
-        return RelayUnreachable(f"{self.url} cannot be reached: {text}{hint}", may_have_arrived=sent)
+        return RelayUnreachable(f"{self.url} cannot be reached: {text}{hint}", may_have_arrived=sent, was_sent=sent)
 
     def _refusal(self, response: _Response) -> RelayError:
         """The error for a status other than success: `RelayUnreachable` where another attempt may succeed."""

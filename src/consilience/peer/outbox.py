@@ -65,14 +65,17 @@ class Outbox:
         """Send the pending upload, where that is possible within the seconds; whether all of it was acknowledged."""
         end, refused = time.monotonic() + seconds, False
         while (pending := self._state.pending) is not None and self._backoff.wait_until_allowed(end):
-            sent_before = pending.may_have_arrived
+            sent_before, read_before = pending.may_have_arrived, pending.was_sent
             if not sent_before or self._unsaved:
-                pending.may_have_arrived = True  # a process killed from here on cannot know whether it arrived
+                pending.may_have_arrived = pending.was_sent = (
+                    True  # a process killed from here on cannot know whether it arrived
+                )
                 self._save_all()
             try:
                 receipt = self._client.upload(pending.round, pending.parts, pending.body, seconds_left(end))
             except RelayUnreachable as error:
                 pending.may_have_arrived = sent_before or error.may_have_arrived
+                pending.was_sent = read_before or error.was_sent
                 self._backoff.report(error)
             except RelayError as error:
                 refused = True

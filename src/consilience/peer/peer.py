@@ -114,7 +114,8 @@ class Peer(AbstractContextManager["Peer"]):
         self._context = ExchangeContext(connection, self.method, self.exchanges)
         self._gradients = SharedGradients(self.exchanges, self._context)
         plan = charter_plan(self.charter, [e for e in self.exchanges if e.name in self.role.uploading])
-        self._budget, self._privacy = PrivacyBudget(plan, connection.state), loop_privacy(plan, self.charter.name)
+        self._privacy = loop_privacy(plan, self.role, self.charter.name)
+        self._budget = PrivacyBudget(plan, connection.state)
         pending = connection.state.pending
         self._step, self._round = 0, max(connection.state.round, pending.round if pending else 0, 0)
         if model is not None:

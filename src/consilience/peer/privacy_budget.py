@@ -12,8 +12,10 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Exchange
 from consilience.learner.private_uploads import LearnerPrivacy
+from consilience.method import Role
 from consilience.peer.state import PeerState
 from consilience.privacy.plan import PrivacyPlan, StepPlan
+from consilience.simulation.setup.privacy import check_private_exchanges, refuse_batch_statistics
 from consilience.wire.charter import Charter
 
 log = logging.getLogger("consilience.peer")
@@ -23,16 +25,17 @@ class PrivacyBudget:
     """Counts what a member has uploaded, and how many private steps were taken before.
 
     An upload is counted before it is sent, and its count is saved with it: a process that is killed spends too much at
-    worst, never too little. An upload that replaces one that was never sent costs nothing.
+    worst, never too little. An upload that replaces one of which no byte was sent costs nothing; one that was sent and
+    refused for now has been read by somebody, and its replacement is another upload.
     """
 
     def __init__(
         self, plan: PrivacyPlan | None, state: PeerState, steps: StepPlan | None = None, steps_per_round: int = 0
     ) -> None:
         self.plan, self._state, self._steps = plan, state, steps
-        if state.spent["uploads"] and not state.spent["steps"]:  # of a folder that was lost
-            before = state.spent["uploads"] * steps_per_round
-            state.spent = {**state.spent, "steps": before, "released": before}
+        if state.spent["lost"]:
+            before = max(state.spent["uploads"] * steps_per_round, state.spent["steps"])
+            state.spent = {**state.spent, "steps": before, "released": before, "lost": 0}
 
     @property
     def spent(self) -> float:
@@ -56,7 +59,8 @@ class PrivacyBudget:
     def add_upload(self) -> None:
         """Count an upload that is about to be sent, in the place of one that was never sent if there is one."""
         if self.plan is not None:
-            counts, replaces = self._state.spent, self._state.pending is not None
+            counts, pending = self._state.spent, self._state.pending
+            replaces = pending is not None and not pending.was_sent
             self._state.spent = {
                 **counts, "uploads": counts["uploads"] + (not replaces), "released": counts["steps"]
             }  # fmt: skip
@@ -85,7 +89,7 @@ def with_charter_privacy(config: Config, charter: Charter) -> Config:
     )
 
 
-def loop_privacy(plan: PrivacyPlan | None, federation: str) -> LearnerPrivacy | None:
+def loop_privacy(plan: PrivacyPlan | None, role: Role, federation: str) -> LearnerPrivacy | None:
     """What a training loop of one's own does so that its uploads are private; refuses what it cannot do."""
     if plan is None:
         return None
@@ -94,13 +98,17 @@ def loop_privacy(plan: PrivacyPlan | None, federation: str) -> LearnerPrivacy | 
             f"federation {federation!r} trains with noise in every step (private = 'training'), which a loop of your "
             f"own would have to add itself; take part with `consilience join`"
         )
+    check_private_exchanges(role, plan.private)  # whatever the charter's author has checked
     return LearnerPrivacy(plan.private, plan.clip, plan.noise)
 
 
 def check_fixed_encoder(privacy: LearnerPrivacy | None, features: nn.Module) -> None:
     """Refuse an encoder that training changes, where its features are shared as those of a fixed one."""
+    if privacy is None or privacy.private != "fixed-encoder":
+        return
+    refuse_batch_statistics(features, "of your model")
     trained = [name for name, parameter in features.named_parameters() if parameter.requires_grad]
-    if privacy is not None and privacy.private == "fixed-encoder" and trained:
+    if trained:
         raise ConfigurationError(
             f"the federation shares features of a fixed encoder (private = 'fixed-encoder'), and features.{trained[0]} "
             f"of your model is trained; freeze all parameters of its features, requires_grad=False"

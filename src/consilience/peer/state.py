@@ -32,7 +32,8 @@ class ChannelUpload:
 class PendingUpload:
     """An encoded upload that the relay has not acknowledged.
 
-    may_have_arrived: it was sent and no answer came, so the same bytes are sent again until one does.
+    may_have_arrived: it was sent and no answer came, so the same bytes are sent again until one does. was_sent:
+    somebody may have read it, even if the relay's answer was that it has not accepted it.
     residuals_if_accepted, residuals_if_refused: of each channel, by tensor. A channel that refuses an upload as too
     stale leaves all of it in the residual.
     """
@@ -43,6 +44,7 @@ class PendingUpload:
     residuals_if_accepted: dict[str, Arrays]
     residuals_if_refused: dict[str, Arrays]
     may_have_arrived: bool = False
+    was_sent: bool = False
 
     @property
     def versions(self) -> dict[str, int]:
@@ -58,8 +60,8 @@ class PeerState:
     awaiting: moving means that have this member's upload and have not aggregated it, with the version it was made from.
     residuals: what encodings have rounded away so far, by channel and tensor. private: what the own answer needs beside
     the model, such as class shares and a private head; it is never sent. receipt: of the newest acknowledged upload.
-    spent: what the privacy budget has been spent on: uploads, private steps, and those before the last upload. etag: of
-    the newest download; not saved.
+    spent: what the privacy budget has been spent on: uploads, private steps, and those before the last upload; lost is
+    1 where the folder was lost and nobody knows how many steps there were. etag: of the newest download; not saved.
     """
 
     round: int = -1
@@ -69,7 +71,7 @@ class PeerState:
     pending: PendingUpload | None = None
     private: Arrays = field(default_factory=dict)
     receipt: dict[str, Any] = field(default_factory=dict)
-    spent: dict[str, int] = field(default_factory=lambda: {"uploads": 0, "steps": 0, "released": 0})
+    spent: dict[str, int] = field(default_factory=lambda: {"uploads": 0, "steps": 0, "released": 0, "lost": 0})
     etag: str = ""
 
     @property
@@ -90,6 +92,11 @@ class PeerState:
             if name in residuals:
                 self.residuals[name] = residuals[name]
         self.awaiting |= {name: version for name, version in pending.versions.items() if name not in refused}
+
+    def count_lost(self, round_: int) -> None:
+        """Count one upload per round up to this one, the newest that others have: the folder was lost."""
+        if round_ >= 0:
+            self.spent = {**self.spent, "uploads": round_ + 1, "lost": 1}
 
     def notice_loss(self, epoch: int, round_: int) -> str:
         """Whether the relay, whose newest round of this member is `round_`, has lost an upload that it acknowledged.

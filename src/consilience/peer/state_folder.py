@@ -101,6 +101,7 @@ class StateFolder:
             and {
                 "round": pending.round,
                 "may_have_arrived": pending.may_have_arrived,
+                "was_sent": pending.was_sent,
                 "parts": {name: vars(part) for name, part in pending.parts.items()},
                 "body": stored(pending.body),
                 "residuals_if_accepted": all_stored(pending.residuals_if_accepted),
@@ -188,7 +189,7 @@ class StateFolder:
             None if index["pending"] is None else self._read_pending(index["pending"]),
             {} if private is None else self._part(load(self._read(private)), private),
             dict(index.get("receipt", {})),
-            {key: int(index.get("spent", {}).get(key, 0)) for key in ("uploads", "steps", "released")},
+            {key: int(index.get("spent", {}).get(key, 0)) for key in PeerState().spent},
         )
 
     def _read_pending(self, saved: dict[str, Any]) -> PendingUpload:
@@ -199,6 +200,7 @@ class StateFolder:
             self._read_residuals(saved["residuals_if_accepted"]),
             self._read_residuals(saved["residuals_if_refused"]),
             bool(saved["may_have_arrived"]),
+            bool(saved.get("was_sent", True)),
         )
 
     def _read_residuals(self, saved: dict[str, str]) -> dict[str, Arrays]:

@@ -39,6 +39,7 @@ from consilience.simulation.records.checkpoint import (
 )
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.participants import Model
+from consilience.simulation.setup.privacy import refuse_several_roles
 from consilience.simulation.simulate import in_one_round
 from consilience.wire.agreement import merge_channels
 
@@ -118,6 +119,7 @@ class FederatedTrainer:
         self._model_in = self.main  # the role with the newest model
         self.stopped: Callable[[], bool] = lambda: False
         """Whether to stop, and not to wait for the others any longer."""
+        refuse_several_roles([connection.number] * len(self.roles), config.privacy.private)
         plan = next((role.setup.privacy for role in self.roles if role.setup.privacy is not None), None)
         self.budget = PrivacyBudget(plan, connection.state, self.main.step_plan, self.main.private_steps)
         """What uploads may reveal, where they are private."""
@@ -301,7 +303,8 @@ class FederatedTrainer:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Save the learner's state, so that a restart continues from it."""
+        """Save the learner's state, so that a restart continues from it; first what the privacy budget has spent."""
+        self.connection.save()
         save_checkpoint(RunFolder(folder), learner_checkpoint([role.session.state for role in self.roles], self.round))
 
     def resume(self, folder: Path) -> bool:

@@ -87,6 +87,7 @@ def test_a_member_with_an_empty_folder_continues_after_its_newest_round(wards: W
         (wards.folder.parent / "peer-south").rename(wards.folder.parent / "lost")
         with joined(wards, "south") as (again,):
             assert again.state.round == 7
+            assert again.state.spent["uploads"] == 8 and again.state.spent["lost"], "the privacy budget goes on too"
             publish(again, 8)
             assert north.client.mailbox.newest_round("south") == 8
 

@@ -42,7 +42,7 @@ def connect_to_peers(network: PeerNetwork, folder: Path | str | None = None, tim
     link.start(network.open(link, secret))
     try:
         connection = DirectConnection(link, store, saved[1] if saved else PeerState(), identity, timeout)
-        connection.open(network.wait if saved is None else timeout, network)
+        connection.open(network.wait if saved is None else timeout, network, new=saved is None)
         return connection
     except BaseException:
         link.close()
@@ -88,8 +88,11 @@ class DirectConnection(FederationConnection):
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
-    def open(self, seconds: float, network: PeerNetwork) -> None:
-        """Wait for another member, get what it has, and continue after this member's newest round."""
+    def open(self, seconds: float, network: PeerNetwork, *, new: bool) -> None:
+        """Wait for another member, get what it has, and continue after this member's newest round.
+
+        new: the folder had no state. If others have messages of this member, it was lost, and they count as sent.
+        """
         present = self._wait_for_somebody(seconds)
         self.client.fetch(list(self.client.numbers), self.timeout)
         others = self.client.other_charters
@@ -99,6 +102,8 @@ class DirectConnection(FederationConnection):
             raise self._alone(seconds, network)
         self._settle_pending()
         self.state.round = max(self.state.round, self.client.mailbox.newest_round(self.name))
+        if new:
+            self.state.count_lost(self.state.round)
         self.save()
 
     def heard_of(self) -> list[str]:

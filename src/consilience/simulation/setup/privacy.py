@@ -44,6 +44,7 @@ def plan_privacy(config: Config, participants: Sequence[Participant]) -> Privacy
     if asked.private == "none":
         return None
     _refuse_other_ways_out(participants, asked.private)
+    refuse_several_roles([each.learner for each in participants], asked.private)
     _refuse_choice_by_samples(config)
     planned: dict[int, int] = {}
     for each in participants:
@@ -76,6 +77,11 @@ def learner_privacy(
     batch, steps = participant.batch_size, {}
     for size in {int(size) for size in sizes}:
         steps[size] = plan.for_steps(size, batch, last * participant.epochs * -(-size // batch))
+    if not all(step.planned for step in steps.values()) and not plan.releases:
+        raise ConfigurationError(
+            f"private is 'training', and role {participant.role_name!r} uploads without a private step or class mean "
+            f"before: its epsilon would be 0 whatever it sends; let it train, or use private='upload'"
+        )
     return LearnerPrivacy(plan.private, plan.clip, plan.noise, steps)
 
 
@@ -84,7 +90,7 @@ def check_private(learner: Learner) -> None:
     privacy = learner.spec.privacy
     if privacy is None or privacy.private == "upload":
         return
-    _refuse_exchanges(learner, privacy.private)
+    check_private_exchanges(learner.role, privacy.private)
     if privacy.private == "training":
         _refuse_coupled_samples(learner)
     else:
@@ -113,6 +119,16 @@ def _refuse_other_ways_out(participants: Sequence[Participant], private: str) ->
             )
 
 
+def refuse_several_roles(learners: Sequence[int], private: str) -> None:
+    """Refuse learners that act in several roles, by their numbers, where steps or features are accounted for one."""
+    twice = sorted({number for number in learners if learners.count(number) > 1})
+    if private != "upload" and twice:
+        raise ConfigurationError(
+            f"private is {private!r}, and learner {twice[0]} has several roles: the steps and releases of one alone "
+            f"would be counted; use private='upload', or a method with one role for each learner"
+        )
+
+
 def _refuse_choice_by_samples(config: Config) -> None:
     """Refuse what is chosen by a learner's own samples: whom it asks, or for what, would reveal something of them."""
     if config.network.partners.startswith("useful"):
@@ -129,9 +145,13 @@ def _refuse_choice_by_samples(config: Config) -> None:
         )
 
 
-def _refuse_exchanges(learner: Learner, private: str) -> None:
-    """Refuse exchanges whose upload neither is class means nor uses parameters alone."""
-    for e in uploaded(learner.role):
+def check_private_exchanges(role: Role, private: str) -> None:
+    """Refuse exchanges whose upload neither is class means nor uses parameters alone, or that couple samples."""
+    if private == "upload":
+        return
+    if private == "training":
+        _refuse_coupling_exchanges(role)
+    for e in uploaded(role):
         if e.has_round_start or e.has_batch_hook or (e.needs_representations and not isinstance(e, AveragingExchange)):
             raise ConfigurationError(
                 f"private is {private!r}, and the upload of exchange {e.name!r} depends on single samples in a way "
@@ -144,10 +164,24 @@ def _refuse_exchanges(learner: Learner, private: str) -> None:
             )
 
 
+def _refuse_coupling_exchanges(role: Role) -> None:
+    """Refuse exchanges through which a sample's gradient depends on other samples, whether they upload or not."""
+    for e in role.exchanges:
+        hooks = e.has_round_start or e.has_batch_hook
+        own = e.scope != "everybody" and e.name in role.downloading and (e.weight != 0 or e.changes_model)
+        if hooks or own:
+            what = "looks at all samples before steps" if hooks else "keeps values of the samples without noise"
+            raise ConfigurationError(
+                f"private is 'training', and exchange {e.name!r} {what}, so that a sample's gradient depends on the "
+                f"others; use private='upload', or scope='everybody' and a method such as fedproto or fedavg"
+            )
+
+
 def _refuse_coupled_samples(learner: Learner) -> None:
     """Refuse learners of which a sample's gradient depends on other samples."""
     objective, model = learner.role.objective, learner.task.model
-    normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
+    parts = [learner.model, *(part for extra in learner.modules.extra.values() for part in extra.values())]
+    normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for part in parts for m in part.modules())
     if normalizes:
         raise ConfigurationError(
             f"private is 'training', and model {model!r} has BatchNorm, which mixes the samples of a batch: no sample "
@@ -176,10 +210,20 @@ def _refuse_trained_encoder(learner: Learner) -> None:
             f"features.{trained[0]} is not frozen; give a model whose features have requires_grad=False, with weights "
             f"that never saw the learners' data, or use private='training'"
         )
-    learner.modules.set_training(True)
-    changing = [m for m in learner.model.features.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if any(m.training and m.track_running_stats for m in changing):
+    refuse_batch_statistics(learner.model.features, f"of model {model!r}")
+
+
+def refuse_batch_statistics(features: nn.Module, whose: str) -> None:
+    """Refuse an encoder in which BatchNorm follows the samples when it is trained, or always uses those of a batch."""
+    modes = {module: module.training for module in features.modules()}
+    features.train()
+    normalizing = [m for m in modes if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    mixes = any(m.training or m.running_mean is None for m in normalizing)
+    for module, mode in modes.items():
+        module.training = mode
+    if mixes:
         raise ConfigurationError(
-            f"private is 'fixed-encoder', and BatchNorm in the encoder of model {model!r} follows the samples in "
-            f"training; let its train() keep it in evaluation mode, or use a model without it"
+            f"private is 'fixed-encoder', and BatchNorm in the encoder {whose} follows the samples, or mixes those of "
+            f"a batch; let its train() keep it in evaluation mode, with track_running_stats=True, or use a model "
+            f"without it"
         )
