@@ -169,7 +169,7 @@ class AnswerBuilder:
         where = self.seed, request.round, request.turn
         entries = snapshot.entries_to_draw(channel)
         if request.partners:
-            entries = entries_within(entries, channel.keep, number, request.partners)
+            entries = entries_within(entries, channel.keep, number, request.partners, self.scoped.fewest)
         picks = draw_from(channel, entries, np.array([number]), where, draw)
         owners = sorted({pick // channel.keep for pick in picks.ravel().tolist() if pick >= 0})
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}

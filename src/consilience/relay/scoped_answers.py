@@ -32,6 +32,11 @@ class ScopedAnswers:
         self._federation, self._messages, self._rules = federation, messages, rules
         self._lists: dict[int, set[Partners]] = {}
 
+    @property
+    def fewest(self) -> int:
+        """The fewest partners that an answer is of."""
+        return self._rules.partners
+
     def check(self, number: int, partners: Partners) -> None:
         """Refuse a list that the charter does not allow, and one list too many."""
         fewest, lists = self._rules.partners, self._rules.partner_lists
@@ -90,7 +95,17 @@ class ScopedAnswers:
         return values, weights
 
 
-def entries_within(entries: list[np.ndarray], keep: int, number: int, partners: Partners) -> list[np.ndarray]:
-    """Of the entries that can be drawn, those of the partners and of the member itself."""
-    allowed = np.array(sorted({number, *partners}))
-    return [each[np.isin(each // keep, allowed)] for each in entries]
+def entries_within(
+    entries: list[np.ndarray], keep: int, number: int, partners: Partners, fewest: int
+) -> list[np.ndarray]:
+    """Of the entries that can be drawn, those of the partners and of the member itself.
+
+    Where fewer partners than `fewest` have an entry, only its own: whose another one is would be known.
+    """
+    allowed, found = np.array(sorted({number, *partners})), []
+    for each in entries:
+        within = each[np.isin(each // keep, allowed)]
+        others = np.unique(within // keep)
+        enough = (others != number).sum() >= fewest
+        found.append(within if enough else within[within // keep == number])
+    return found

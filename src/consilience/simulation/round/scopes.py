@@ -60,7 +60,8 @@ def _links_of_round(run: RunState, federation: int, present: np.ndarray) -> Link
     """Messages between those neighbors who both take part; each is lost by chance, at each gossip step anew."""
     plan, federations = run.setup.partners, run.setup.federations
     seed, who = federations.seeds[federation], np.arange(federations.learners)
-    links = _graph(plan.topology, federations.learners, seed, plan.graph_number(run.round))
+    build = build_links if plan.topology.file else _random_graph  # a file may change while the program runs
+    links = build(plan.topology, federations.learners, seed, plan.graph_number(run.round))
     sent = links & present[:, None] & present[None]
     if not plan.lost:
         return Links(sent, (sent,) * plan.steps)
@@ -72,7 +73,7 @@ def _links_of_round(run: RunState, federation: int, present: np.ndarray) -> Link
 
 
 @lru_cache(maxsize=64)
-def _graph(topology: Topology, learners: int, seed: int, number: int) -> np.ndarray:
+def _random_graph(topology: Topology, learners: int, seed: int, number: int) -> np.ndarray:
     return build_links(topology, learners, seed, number)
 
 
