@@ -122,7 +122,7 @@ def _refuse_other_ways_out(participants: Sequence[Participant], private: str) ->
 def refuse_several_roles(learners: Sequence[int], private: str) -> None:
     """Refuse learners that act in several roles, by their numbers, where steps or features are accounted for one."""
     twice = sorted({number for number in learners if learners.count(number) > 1})
-    if private != "upload" and twice:
+    if private in ("training", "fixed-encoder") and twice:
         raise ConfigurationError(
             f"private is {private!r}, and learner {twice[0]} has several roles: the steps and releases of one alone "
             f"would be counted; use private='upload', or a method with one role for each learner"
