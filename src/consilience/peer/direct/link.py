@@ -221,10 +221,6 @@ class DirectLink:
         since = self._first_used.since(channel, {name: message.round for name, message in found.items()}, round_)
         return {name: m for name, m in found.items() if name == self.name or round_ - since[name] <= expire}
 
-    def _of_partners(self, found: dict[str, SignedMessage], partners: Sequence[int]) -> dict[str, SignedMessage]:
-        """The messages of partners, and this member's own; all where there are no partners."""
-        return {n: m for n, m in found.items() if not partners or n == self.name or self.numbers[n] in partners}
-
     def answers(
         self,
         round_: int,
@@ -236,7 +232,8 @@ class DirectLink:
         partners: Sequence[int] = (),
     ) -> AnswersMessage | None:
         """Answers of some channels from the messages held; None where they are those of `etag`."""
-        counted = {name: self._of_partners(self.counted(name, round_), partners) for name in channels}
+        used_of = {self.name, *(n for n, number in self.numbers.items() if not partners or number in partners)}
+        counted = {c: {n: m for n, m in self.counted(c, round_).items() if n in used_of} for c in channels}
         used = [(channel, sorted((n, m.round) for n, m in found.items())) for channel, found in counted.items()]
         now = hashlib.sha256(repr((used, sorted(draw.items()), round_)).encode()).hexdigest()[:32]
         if now == etag:
