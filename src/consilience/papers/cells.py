@@ -38,7 +38,7 @@ _ADDED = {
     "private_uploads": None,
 }
 """Settings that were added after the first results were published, with their defaults."""
-_ADDED_TO_GROUPS = ("attack", "partners")
+_ADDED_TO_GROUPS = ("attack", "partners", "sample_epsilons")
 """The same of groups: settings that are None unless they are given."""
 _ADDED_TO_METHODS = {
     "weighting": "samples",
