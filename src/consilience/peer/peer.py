@@ -30,7 +30,6 @@ from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange, View
 from consilience.learner.batches import LearnerKey
-from consilience.learner.draws import AFTER_TRAINING
 from consilience.learner.noise_source import SECRET, UPLOAD_NOISE
 from consilience.learner.private_uploads import noise_size, private_contributions
 from consilience.learner.residuals import as_sent
@@ -43,9 +42,11 @@ from consilience.peer.loop_limits import refuse_moves_before_batches, refuse_rol
 from consilience.peer.loop_objective import LoopObjective
 from consilience.peer.member_method import check_exchanges, member_method
 from consilience.peer.one_pass import Loader, one_pass
-from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, check_fixed_encoder, loop_privacy
+from consilience.peer.privacy_budget import charter_plan, check_fixed_encoder, loop_privacy
 from consilience.peer.shared_gradients import SharedGradients
+from consilience.peer.spent_budget import PrivacyBudget
 from consilience.peer.state import ChannelUpload
+from consilience.randomness import AFTER_TRAINING
 from consilience.wire.charter import values_fingerprint
 
 
