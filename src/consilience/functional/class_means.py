@@ -6,31 +6,35 @@ What is uploaded is computed for any array of the array-API standard: learners g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from array_api_compat import array_namespace, device
-
-from consilience.wire.encodings import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _SMALL = 0.1
+AnyArray = TypeVar("AnyArray", bound=Any)
+"""An array type: a function returns arrays of the type it is given."""
 Weighting = Literal["samples", "equal"]
 """What counts equally in the mean of a class: every sample, or every learner that has the class."""
 
 
-def one_hot(targets: Array, classes: int) -> Array:
+def one_hot(targets: AnyArray, classes: int) -> AnyArray:
     """(rows, classes): true at the row's class. torch.nn.functional.one_hot reads values, which vmap does not allow."""
-    return targets[:, None] == array_namespace(targets).arange(classes, device=device(targets))
+    found: AnyArray = targets[:, None] == array_namespace(targets).arange(classes, device=device(targets))
+    return found
 
 
-def membership(targets: Array, classes: int, valid: Array) -> Array:
+def membership(targets: AnyArray, classes: int, valid: AnyArray) -> AnyArray:
     """(rows, classes): 1 where the row is a sample of the class."""
-    return _as_type_of(valid, one_hot(targets, classes)) * valid[:, None]
+    member: AnyArray = _as_type_of(valid, one_hot(targets, classes)) * valid[:, None]
+    return member
 
 
-def class_means(values: Array, targets: Array, classes: int, valid: Array, min_count: int) -> tuple[Array, Array]:
+def class_means(
+    values: AnyArray, targets: AnyArray, classes: int, valid: AnyArray, min_count: int
+) -> tuple[AnyArray, AnyArray]:
     """The mean of each class (classes, width), of features its prototype, and its sample count (classes,).
 
     A class with fewer than `min_count` samples counts as absent: the mean of a single sample is that sample.
@@ -40,8 +44,8 @@ def class_means(values: Array, targets: Array, classes: int, valid: Array, min_c
 
 
 def sampled_means(
-    values: Array, targets: Array, classes: int, valid: Array, chance: Array, size: int, min_count: int
-) -> tuple[Array, Array]:
+    values: AnyArray, targets: AnyArray, classes: int, valid: AnyArray, chance: AnyArray, size: int, min_count: int
+) -> tuple[AnyArray, AnyArray]:
     """As `class_means`, over at most `size` samples of each class: those with the smallest `chance` (rows,)."""
     xp = array_namespace(values)
     total = membership(targets, classes, valid).sum(0)
@@ -50,7 +54,7 @@ def sampled_means(
     return means, xp.where(total >= min_count, xp.minimum(total, xp.full_like(total, size)), xp.zeros_like(total))
 
 
-def sampled_membership(targets: Array, classes: int, valid: Array, chance: Array, size: int) -> Array:
+def sampled_membership(targets: AnyArray, classes: int, valid: AnyArray, chance: AnyArray, size: int) -> AnyArray:
     """(rows, classes): 1 where the row is one of the at most `size` samples of the class with the smallest `chance`."""
     xp = array_namespace(chance)
     member = membership(targets, classes, valid)
@@ -60,15 +64,16 @@ def sampled_membership(targets: Array, classes: int, valid: Array, chance: Array
     position = (_as_type_of(chance, block) + chance).argsort().argsort()
     first = total.cumsum(0) - total  # (classes,) where each block begins
     rank = position - _as_type_of(position, first[targets])
-    return member * _as_type_of(member, rank < size)[:, None]
+    chosen: AnyArray = member * _as_type_of(member, rank < size)[:, None]
+    return chosen
 
 
-def upload_weight(count: Array, weighting: Weighting) -> Array:
+def upload_weight(count: AnyArray, weighting: Weighting) -> AnyArray:
     """What is uploaded beside class means: the sample counts, or 1 for each class that the learner has."""
     return count if weighting == "samples" else _as_type_of(count, count > 0)
 
 
-def _means(member: Array, values: Array, total: Array, min_count: int) -> tuple[Array, Array]:
+def _means(member: AnyArray, values: AnyArray, total: AnyArray, min_count: int) -> tuple[AnyArray, AnyArray]:
     xp = array_namespace(values)
     taken = member.sum(0)
     enough = total >= min_count
@@ -76,8 +81,9 @@ def _means(member: Array, values: Array, total: Array, min_count: int) -> tuple[
     return xp.where(enough[:, None], means, xp.zeros_like(means)), xp.where(enough, taken, 0 * taken)
 
 
-def _as_type_of(like: Array, x: Array) -> Array:
-    return array_namespace(like).astype(x, like.dtype)
+def _as_type_of(like: AnyArray, x: Any) -> AnyArray:
+    found: AnyArray = array_namespace(like).astype(x, like.dtype)
+    return found
 
 
 def spread_of_means(means: Tensor, count: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ _DEVIATIONS = 3.0  # of the noise of a count: a class whose noised count is belo
 
 def clip_rows(rows: Tensor, clip: float) -> Tensor:
     """Rows (..., width) shortened to the norm `clip`, each by itself; a row with a NaN or infinite value becomes 0."""
-    factor = clip_factor(torch.linalg.vector_norm(rows, dim=-1), clip)
+    factor: Tensor = clip_factor(torch.linalg.vector_norm(rows, dim=-1), clip)
     return torch.where(factor[..., None] > 0, rows, torch.zeros_like(rows)) * factor[..., None]
 
 

@@ -11,20 +11,21 @@ from collections.abc import Mapping
 
 from array_api_compat import array_namespace
 
-from consilience.wire.encodings import Array
+from consilience.functional.class_means import AnyArray
 
 _ROUNDED_DOWN = 1 - 1e-6  # so that rounding makes no clipped vector longer than the clip
 
 
-def clip_factor(norm: Array, clip: float) -> Array:
+def clip_factor(norm: AnyArray, clip: float) -> AnyArray:
     """What vectors of these norms are multiplied by, so that none is longer than `clip`; 0 where a norm is NaN."""
     xp = array_namespace(norm)
     longest = xp.maximum(norm, xp.full_like(norm, xp.finfo(norm.dtype).tiny))
     factor = xp.minimum(clip * _ROUNDED_DOWN / longest, xp.ones_like(norm))
-    return xp.where(xp.isfinite(norm), factor, xp.zeros_like(factor))
+    finite: AnyArray = xp.where(xp.isfinite(norm), factor, xp.zeros_like(factor))
+    return finite
 
 
-def clip_together(tensors: Mapping[str, Array], clip: float) -> dict[str, Array]:
+def clip_together(tensors: Mapping[str, AnyArray], clip: float) -> dict[str, AnyArray]:
     """Tensors shortened by one factor, so that all of them together, as one vector, are no longer than `clip`."""
     xp = array_namespace(*tensors.values())
     squares = [xp.sum(xp.square(xp.astype(tensor, xp.float64))) for tensor in tensors.values()]
@@ -36,8 +37,8 @@ def clip_together(tensors: Mapping[str, Array], clip: float) -> dict[str, Array]
 
 
 def private_upload(
-    tensors: Mapping[str, Array], clip: float, noise_multiplier: float, normal: Array
-) -> dict[str, Array]:
+    tensors: Mapping[str, AnyArray], clip: float, noise_multiplier: float, normal: AnyArray
+) -> dict[str, AnyArray]:
     """A whole upload, clipped to the norm `clip` as one vector, with Gaussian noise added to every value.
 
     Two uploads of norm `clip` differ by at most 2 x clip, whatever data they come from: that is the sensitivity when a
