@@ -60,7 +60,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"features": object(), "labels": Y},
         r"reads as objects; give plain numbers, .*features\.toarray\(\)",
     ),
-    "beyond the bounds": ({"features": X + 9, "labels": Y * 0}, r"cannot accept your upload.*prototypes"),
+    "beyond the bounds": (
+        {"features": X + 9, "labels": Y * 0},
+        r"of your features is 9, .* allows -1 to 1; scale your features as the other",
+    ),
 }
 
 
