@@ -104,7 +104,7 @@ def federation(
         yield made
     finally:
         for peer in made.peers:
-            peer.connection.client.close()
+            peer.connection.disconnect()
 
 
 def residuals_of(peer: Peer) -> dict[str, np.ndarray]:

@@ -80,7 +80,7 @@ def join(
         connection.use_partners(partners)
         return Peer(connection, model, method, layer=layer, unpack=unpack)
     except BaseException:
-        connection.client.close()
+        connection.disconnect()
         raise
 
 
