@@ -99,14 +99,15 @@ def exact(model: SplitModel) -> SplitModel:
             self.inner = inner
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (self.inner(x) * 256).round() / 256
+            rounded: torch.Tensor = (self.inner(x) * 256).round() / 256
+            return rounded
 
     for parameter in model.classifier.parameters():
         parameter.data = (parameter.data * 16).round() / 16
-    return SplitModel(Rounded(model.features), model.classifier, bound=1.0)  # type: ignore[arg-type]
+    return SplitModel(Rounded(model.features), model.classifier, bound=1.0)
 
 
-def seen_by(model: SplitModel, loader: Batches) -> dict[str, np.ndarray]:
+def seen_by(model: SplitModel, loader: Batches) -> dict[str, Any]:
     """Features, logits and labels as a library without torch would have them."""
     with torch.no_grad():
         features = torch.cat([model.features(inputs) for inputs, _ in loader])
@@ -229,7 +230,7 @@ def test_it_shares_a_federation_with_torch_members(tmp_path: Path) -> None:
 
 
 def test_without_the_relay_it_keeps_its_upload_and_its_targets(tmp_path: Path) -> None:
-    given = {"features": np.eye(WIDTH, dtype=np.float32)[[0, 0, 1, 1]], "labels": [0, 0, 1, 1]}
+    given: dict[str, Any] = {"features": np.eye(WIDTH, dtype=np.float32)[[0, 0, 1, 1]], "labels": [0, 0, 1, 1]}
     with federation(tmp_path, SHARING) as made, serving(made.store) as relay:
         peer = array_member(made, relay.url, 0)
         assert peer.share_arrays(**given, wait=20) and peer.refresh()

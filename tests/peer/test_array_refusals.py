@@ -170,11 +170,17 @@ def test_charters_that_cannot_work_are_not_made(method: dict[str, Any], more: di
         create_array_charter("small", method, CLASSES, **{"width": WIDTH, **more})
 
 
+def test_a_folder_has_one_member_at_a_time(sharing: tuple[Founded, str, ArrayPeer]) -> None:
+    made, url, peer = sharing
+    with pytest.raises(ConfigurationError, match="in use"):
+        join_arrays(url, made.tokens[0], folder=peer.connection.folder)
+
+
 def test_the_token_comes_from_the_environment(
     sharing: tuple[Founded, str, ArrayPeer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, url, _ = sharing
-    with pytest.raises(ConfigurationError, match="this is not a token"):
+    with pytest.raises(ConfigurationError, match="there is no token"):
         join_arrays(url, folder=tmp_path)
     monkeypatch.setenv("CONSILIENCE_TOKEN", made.tokens[1])
     with join_arrays(url, folder=tmp_path) as peer:

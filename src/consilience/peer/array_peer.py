@@ -56,7 +56,7 @@ def join_arrays(
     try:
         return ArrayPeer(connection)
     except BaseException:
-        connection.client.close()
+        connection.disconnect()
         raise
 
 

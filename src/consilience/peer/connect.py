@@ -29,7 +29,7 @@ def connect(
     try:
         connection.use_partners(partners)
     except BaseException:
-        connection.client.close()
+        connection.disconnect()
         raise
     return connection
 
