@@ -24,9 +24,8 @@ class LoopAnswers:
     ) -> None:
         self._connection, self._role, self._exchanges, self._context = connection, role, exchanges, context
 
-    @property
-    def wanted(self) -> list[str]:
-        """Channels to download: a change is measured from the common values of a moving mean, so these come too."""
+    def channels(self) -> list[str]:
+        """Those whose answers are downloaded: a change is measured from the common values of a moving mean."""
         channels, downloading = self._connection.channels, self._role.downloading
         return [e.name for e in self._exchanges if e.name in downloading or channels[e.name].moves]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +16,7 @@ from consilience.privacy.plan import PrivacyPlan
 Uploads = dict[str, ChannelUpload]
 
 
-class FederationMember(AbstractContextManager["FederationMember"]):
+class FederationMember:
     """A member over its connection: its rounds, its pending upload and its privacy budget."""
 
     def __init__(self, connection: FederationConnection, plan: PrivacyPlan | None) -> None:

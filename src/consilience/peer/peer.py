@@ -16,7 +16,7 @@ classifier)`. While the relay cannot be reached, training continues with the las
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -72,7 +72,7 @@ def join(
     try:
         return Peer(connection, model, method, layer=layer, unpack=unpack)
     except BaseException:
-        connection.disconnect()
+        connection.client.close()
         raise
 
 
@@ -95,8 +95,8 @@ class Peer(FederationMember, LoopTraining):
         LoopTraining.__init__(self, connection, self.method, model, layer, unpack)
         refuse_moves_before_batches(self.exchanges, charter)
         plan = charter_plan(charter, [e for e in self.exchanges if e.name in self.role.uploading])
-        self._privacy = loop_privacy(plan, self.role, charter.name)
         FederationMember.__init__(self, connection, plan)
+        self._privacy = loop_privacy(plan, self.role, charter.name)
         self._contributions = LoopContributions(self._context, self._gradients, self._privacy)
         self._answers = LoopAnswers(connection, self.role, self.exchanges, self._context)
         if model is not None:
@@ -115,7 +115,7 @@ class Peer(FederationMember, LoopTraining):
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that you uploaded last. Without it, the call takes at most the timeout of `join`.
         """
-        found = self._download(self._answers.wanted, self._context.pool_draws(), wait)
+        found = self._download(self._answers.channels(), self._context.pool_draws(), wait)
         self._answers.receive(found)
         return bool(found)
 
@@ -151,7 +151,7 @@ class Peer(FederationMember, LoopTraining):
         return self._share(model, loader, 0, due, wait)
 
     def _read_share(
-        self, call: str, given: tuple[Any, ...], named: dict[str, Any], wait: float
+        self, call: str, given: Sequence[Any], named: dict[str, Any], wait: float
     ) -> tuple[CalledModel, Loader, float]:
         """The model to call, the loader and the seconds to wait, of either form of a call."""
         if len(given) == 3:
