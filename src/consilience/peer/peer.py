@@ -72,7 +72,7 @@ def join(
     try:
         return Peer(connection, model, method, layer=layer, unpack=unpack)
     except BaseException:
-        connection.client.close()
+        connection.disconnect()
         raise
 
 
