@@ -66,7 +66,8 @@ class ExchangeContext:
         name = self.charter.name
         if task.classes != self.charter.classes:
             raise ConfigurationError(
-                f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}"
+                f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}; where "
+                f"another linear layer computes the logits, name it, consilience.join(..., layer=...)"
             )
         check_charter_channels(
             self._method, {e.name: e.channel(task) for e in self._exchanges}, self.charter, "your model"

@@ -51,7 +51,7 @@ class ForwardRecord:
         if self._seen is None or call in self._used:
             raise ConfigurationError(self._nothing(call))
         features, logits = self._seen
-        if features.ndim != 2 or len(features) != len(targets):
+        if features.ndim != 2 or features.shape[:1] != targets.shape[:1]:
             raise ConfigurationError(self._other_rows(call, tuple(features.shape), tuple(targets.shape)))
         self._used.add(call)
         if self._used >= {"loss", "penalty"}:

@@ -225,13 +225,10 @@ class Peer(LoopTraining, AbstractContextManager["Peer"]):
         if "model" in found:
             self._context.use_model(found["model"])
             return called_by_hand(self._context.require_model(), self._unpack), found["loader"], wait
-        if self.model is None or self.classifier is None:
-            raise ConfigurationError(
-                f"peer.{call}(loader) calls your model, and the peer knows none: give it, "
-                f"consilience.join(url, model=model), or peer.{call}(model, loader)"
-            )
+        called = self._own_model(f"{call}(loader)")
+        assert self.model is not None
         self._context.use_model(self.model, self._layer)
-        return CalledModel(self.model, self.classifier, self._unpack), found["loader"], wait
+        return called, found["loader"], wait
 
     def _upload(self, model: CalledModel, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
         connection, outbox = self.connection, self.connection.outbox
