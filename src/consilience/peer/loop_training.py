@@ -52,7 +52,7 @@ class LoopTraining:
             self._called = called_as_trained(model, self._context.require_model(), unpack)
         elif layer is not None:
             raise ConfigurationError(
-                f"layer={layer!r} is a layer of your model: give it, consilience.join(url, model=model)"
+                f"layer={layer!r} is a layer of your model: give that too, consilience.join(url, model=model)"
             )
         self.classifier = self._called.classifier if self._called is not None else None
         objective = self.role.objective.for_held_out(False)  # what a loop of one's own holds out is its own affair
@@ -141,7 +141,8 @@ class LoopTraining:
         seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
         total = seen["logits"].new_zeros(())
         round_ = self.round + 1
-        with torch.autocast(features.device.type, enabled=False), not_recorded():  # float32, as answers travel
+        others = not_recorded(context.classifier)
+        with torch.autocast(features.device.type, enabled=False), others:  # float32, as answers travel
             for e in (at_round(e, round_) for e in self.exchanges):
                 weight = as_number(e.weight)
                 if not weight or e.name not in self.role.downloading or not context.has_reference(e):
@@ -157,11 +158,10 @@ class LoopTraining:
     ) -> tuple[Tensor, Tensor, Tensor, Classifier]:
         """Features, logits, targets and classifier: of the last forward pass, or as they were given by hand."""
         by_hand = ("features", "logits", "targets", *(("classifier",) if call == "penalty" else ()))
-        if len(batch) == 1 and not named:
-            batch, named = (), {"targets": batch[0]}
-        if not batch and named.keys() == {"targets"}:
-            return self._last_pass(call, named["targets"])
-        given = {**dict(zip(by_hand, batch, strict=False)), **named}
+        one = len(batch) + len(named) == 1
+        given = {**dict(zip(("targets",) if one else by_hand, batch, strict=False)), **named}
+        if given.keys() == {"targets"}:
+            return self._last_pass(call, given["targets"])
         if given.keys() != set(by_hand) or len(batch) + len(named) != len(by_hand):
             raise ConfigurationError(
                 f"{call} takes the targets of your model's last forward pass, peer.{call}(targets), or all by hand, "
@@ -181,8 +181,8 @@ class LoopTraining:
         """The model given to `join`, as it is called; call: what needs it."""
         if self._called is None:
             raise ConfigurationError(
-                f"peer.{call} uses your model, and the peer knows none: give it, consilience.join(url, model=model), or "
-                f"give {call.partition('(')[0]} its other arguments by hand"
+                f"peer.{call} uses your model, and the peer knows none: give it, consilience.join(url, model=model), "
+                f"or give {call.partition('(')[0]} its other arguments by hand"
             )
         return self._called
 

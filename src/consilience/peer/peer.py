@@ -215,12 +215,14 @@ class Peer(LoopTraining, AbstractContextManager["Peer"]):
     ) -> tuple[CalledModel, Loader, float]:
         """The model to call, the loader and the seconds to wait, of either form of a call."""
         if len(given) == 3:
-            given, wait = given[:2], given[2]
+            *two, wait = given
+            given = tuple(two)
         names = ("loader",) if len(given) + len(named) == 1 else ("model", "loader")
         found = {**dict(zip(names, given, strict=False)), **named}
         if found.keys() != set(names) or len(given) + len(named) != len(names):
             raise ConfigurationError(
-                f"{call} takes (loader) or (model, loader), and wait=SECONDS; got {len(given)} ..."
+                f"{call} takes your batches, peer.{call}(loader), or a model too, peer.{call}(model, loader), and "
+                f"wait=SECONDS; got {len(given) + len(named)} arguments"
             )
         if "model" in found:
             self._context.use_model(found["model"])
