@@ -26,7 +26,12 @@ class CalledModel:
     @property
     def layer(self) -> str:
         """The classifier's name in the module."""
-        return next((name for name, module in self.module.named_modules() if module is self.classifier), "classifier")
+        return layer_name(self.module, self.classifier)
+
+
+def layer_name(model: nn.Module, layer: nn.Module) -> str:
+    """The name of a layer in a model."""
+    return next((name for name, module in model.named_modules() if module is layer), "classifier")
 
 
 def split_model(model: nn.Module, layer: str | None) -> SplitModel:
