@@ -155,23 +155,22 @@ class Peer(FederationMember, LoopTraining):
     ) -> tuple[CalledModel, Loader, float]:
         """The model to call, the loader and the seconds to wait, of either form of a call."""
         if len(given) == 3:
-            given, wait = given[:2], given[2]
+            *two, wait = given
+            given = tuple(two)
         names = ("loader",) if len(given) + len(named) == 1 else ("model", "loader")
         found = {**dict(zip(names, given, strict=False)), **named}
         if found.keys() != set(names) or len(given) + len(named) != len(names):
             raise ConfigurationError(
-                f"{call} takes (loader) or (model, loader), and wait=SECONDS; got {len(given)} ..."
+                f"{call} takes your batches, peer.{call}(loader), or a model too, peer.{call}(model, loader), and "
+                f"wait=SECONDS; got {len(given) + len(named)} arguments"
             )
         if "model" in found:
             self._context.use_model(found["model"])
             return called_by_hand(self._context.require_model(), self._unpack), found["loader"], wait
-        if self.model is None or self.classifier is None:
-            raise ConfigurationError(
-                f"peer.{call}(loader) calls your model, and the peer knows none: give it, "
-                f"consilience.join(url, model=model), or peer.{call}(model, loader)"
-            )
+        called = self._own_model(f"{call}(loader)")
+        assert self.model is not None
         self._context.use_model(self.model, self._layer)
-        return CalledModel(self.model, self.classifier, self._unpack), found["loader"], wait
+        return called, found["loader"], wait
 
     def _share(self, model: CalledModel, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
         if self._record is not None:
