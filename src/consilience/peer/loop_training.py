@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -32,6 +32,8 @@ class LoopTraining:
     model: nn.Module | None
     classifier: nn.Linear | None
     """The linear layer of the model that computes the logits; its inputs are the features."""
+    _round: int
+    """The number of the newest round that was shared."""
 
     def __init__(
         self,
@@ -64,11 +66,6 @@ class LoopTraining:
         """Record the model's forward passes from now on."""
         if self._called is not None:
             self._record = ForwardRecord(self._called.classifier, self._called.layer)
-
-    @property
-    def round(self) -> int:
-        """The number of the newest round that was shared, acknowledged or not."""
-        raise NotImplementedError
 
     @property
     def modules(self) -> Mapping[str, nn.ModuleDict]:
@@ -140,8 +137,8 @@ class LoopTraining:
         context.move_to(features.device)
         seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
         total = seen["logits"].new_zeros(())
-        round_ = self.round + 1
-        others = not_recorded(context.classifier)
+        round_ = self._round + 1
+        others = not_recorded(self.classifier)  # it is applied to others' features
         with torch.autocast(features.device.type, enabled=False), others:  # float32, as answers travel
             for e in (at_round(e, round_) for e in self.exchanges):
                 weight = as_number(e.weight)
@@ -154,7 +151,7 @@ class LoopTraining:
         return total
 
     def _read(
-        self, call: str, batch: tuple[Any, ...], named: Mapping[str, Any]
+        self, call: str, batch: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor, Tensor, Classifier]:
         """Features, logits, targets and classifier: of the last forward pass, or as they were given by hand."""
         by_hand = ("features", "logits", "targets", *(("classifier",) if call == "penalty" else ()))
