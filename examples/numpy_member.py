@@ -95,7 +95,8 @@ def together(peers: dict[str, ArrayPeer], seed: int) -> dict[str, Network]:
         for ward, peer in peers.items():
             peer.refresh()
             more = peer.targets().as_samples(WEIGHT)
-            known[ward] = tuple(np.concatenate(pair) for pair in zip(known[ward], more, strict=True))
+            features, labels, weights = (np.concatenate(pair) for pair in zip(known[ward], more, strict=True))
+            known[ward] = features, labels, weights
             for _ in range(STEPS):
                 networks[ward].step(*known[ward])
     return networks

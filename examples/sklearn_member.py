@@ -4,8 +4,8 @@ North has samples of the digits 0 to 2 only, south of 3 to 5, west of 6 to 9. A 
 all have in common. Each ward uploads, once, the mean feature of each of its digits and five means of four of its
 samples. It then trains as before, with the means of everybody as further samples, each with a weight. In a feature
 space that each learns for itself this would not help with digits that a ward lacks. The means of pixels are pictures:
-whoever shares them shows what its samples look like on average. The weight is the best of 3, 10 and 30 on seeds 1000
-to 1002.
+whoever shares them shows what its samples look like on average. The weight of the means is the best of 3, 10 and 30 on
+seeds 1000 to 1002.
 
     python examples/sklearn_member.py
 """

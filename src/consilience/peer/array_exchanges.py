@@ -72,6 +72,16 @@ class ArrayExchange:
         """How many values a sample has: the width of features, or the number of classes."""
         return self.channel.tensors["mean"].shape[-1]
 
+    def refuse_beyond_bounds(self, means: np.ndarray, federation: str) -> None:
+        """Refuse means that the charter does not allow."""
+        low, high = (getattr(self.channel.tensors["mean"], bound) for bound in ("low", "high"))
+        largest = means.ravel()[np.abs(means).argmax()]
+        if not low <= largest <= high:
+            raise ConfigurationError(
+                f"a mean of your {self.values} is {largest:g}, and federation {federation!r} allows {low:g} to "
+                f"{high:g}; scale your {self.values} as the other members do, or ask for a charter with a larger bound"
+            )
+
     def contribute(self, values: np.ndarray, labels: np.ndarray, place: Place) -> tuple[np.ndarray, np.ndarray]:
         """The means (classes, width) and their weights (classes,); of observations with one more axis in front.
 

@@ -108,7 +108,10 @@ class ArrayPeer(FederationMember):
         """What exchanges contribute, with noise where uploads are private, as the relay will decode it."""
         exchanges = {name: self._exchanges[name] for name in due}
         given = {name: e.contribute(samples.values[e.values], samples.labels, place) for name, e in exchanges.items()}
-        if self._budget.plan is not None:
+        if self._budget.plan is None:
+            for name, (means, _) in given.items():
+                exchanges[name].refuse_beyond_bounds(means, self.charter.name)
+        else:
             given = _with_noise(self._budget.plan, exchanges, given)
         uploads = {}
         for name, (means, weight) in given.items():

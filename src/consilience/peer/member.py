@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +16,7 @@ from consilience.privacy.plan import PrivacyPlan
 Uploads = dict[str, ChannelUpload]
 
 
-class FederationMember(AbstractContextManager["FederationMember"]):
+class FederationMember:
     """A member over its connection: its rounds, its pending upload and its privacy budget."""
 
     def __init__(self, connection: FederationConnection, plan: PrivacyPlan | None) -> None:
@@ -71,6 +70,13 @@ class FederationMember(AbstractContextManager["FederationMember"]):
     def _before_first_round(self) -> bool:
         return self._round <= 0 and self.connection.state.round < 0
 
+    def _can_contribute(self, name: str) -> bool:
+        """Whether there is what an upload to an open channel is computed from."""
+        return True
+
+    def _finish_round(self) -> None:
+        """What is done when an upload has been computed, before it is saved and sent."""
+
     def _download(self, names: Collection[str], draws: Mapping[str, int], wait: float) -> dict[str, Answer]:
         """New answers of these channels; draws: how many entries of each pool.
 
@@ -99,11 +105,12 @@ class FederationMember(AbstractContextManager["FederationMember"]):
         end = time.monotonic() + max(wait, connection.timeout)
         if connection.state.unconfirmed:
             outbox.flush(end - time.monotonic())
-        opened = [name for name in due if name in outbox.open_channels]
+        opened = [name for name in due if name in outbox.open_channels and self._can_contribute(name)]
         left = end - time.monotonic()  # what the caller computes is its own work, and not limited
         uploads: Uploads = {}
         if opened and not connection.state.unconfirmed and self._budget.allows_upload():
             uploads = contributions(opened)
             self._budget.add_upload()
         self._round = round_
+        self._finish_round()
         return outbox.queue(round_, uploads) and outbox.flush(left)

@@ -72,7 +72,7 @@ def join(
     try:
         return Peer(connection, model, method, layer=layer, unpack=unpack)
     except BaseException:
-        connection.disconnect()
+        connection.client.close()
         raise
 
 
@@ -175,15 +175,19 @@ class Peer(FederationMember, LoopTraining):
     def _share(self, model: CalledModel, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
         if self._record is not None:
             self._record.drop()
-        known = {e.name: e for e in due if self._context.has_reference(e)}
 
         def contributions(names: Collection[str]) -> Uploads:
             check_fixed_encoder(self._privacy, self._context.require_model().features)
-            return self._contributions.compute([known[name] for name in names], model, loader, round_)
+            return self._contributions.compute([e for e in due if e.name in names], model, loader, round_)
 
-        self._objective.keep()
+        return self._upload([e.name for e in due], round_, wait, contributions)
+
+    def _can_contribute(self, name: str) -> bool:
+        return any(self._context.has_reference(e) for e in self.exchanges if e.name == name)
+
+    def _finish_round(self) -> None:
         self._step = 0
-        return self._upload(known, round_, wait, contributions)
+        self._objective.keep()
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
