@@ -28,7 +28,8 @@ class Net(nn.Module):
         self.drop, self.fc = nn.Dropout(0.2), nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.drop(self.body(x))).log_softmax(1)
+        logits: Tensor = self.fc(self.drop(self.body(x)))
+        return logits.log_softmax(1)
 
 
 def made_net(seed: int) -> Net:
