@@ -62,11 +62,6 @@ class ExchangeContext:
             raise ConfigurationError("the model is not known yet: give it, consilience.join(url, model=model)")
         return self.model
 
-    @property
-    def classifier(self) -> nn.Linear | None:
-        """The model's classifier, where there is a model."""
-        return None if self.model is None else self.model.classifier
-
     def _refuse_other_channels(self, task: Task, layer: str) -> None:
         name = self.charter.name
         if task.classes != self.charter.classes:

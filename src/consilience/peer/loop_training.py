@@ -138,7 +138,7 @@ class LoopTraining:
         seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
         total = seen["logits"].new_zeros(())
         round_ = self._round + 1
-        others = not_recorded(context.classifier)
+        others = not_recorded(self.classifier)  # it is applied to others' features
         with torch.autocast(features.device.type, enabled=False), others:  # float32, as answers travel
             for e in (at_round(e, round_) for e in self.exchanges):
                 weight = as_number(e.weight)
