@@ -132,8 +132,8 @@ class Peer(FederationMember, LoopTraining):
         loader: your training data, as batches of (inputs, targets), of several inputs and the targets, or as mappings
         with labels; one pass is made over it, in evaluation mode, with the model given to `join`, called as you call
         it. wait: the most seconds to wait for the receipt. An upload without a receipt stays pending and is sent with
-        the next call. If you have not called `refresh` since the last round, it is called now, so that a loop needs only
-        `penalty` and `share`. model: another one, as features + classifier, as `consilience.split` makes them of any
+        the next call. If you have not called `refresh` since the last round, it is called now: a loop needs `penalty`
+        and `share` only. model: another one, as features + classifier, as `consilience.split` makes them of any
         network; with it, nothing is downloaded.
         """
         by_hand = len(given) + len(named) > 1
