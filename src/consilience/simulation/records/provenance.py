@@ -45,7 +45,7 @@ def owners_of(config: Config, data: Dataset, local: LocalDatasets) -> list[str]:
 
 def distances(local: LocalDatasets) -> dict[str, dict[str, float | bool]]:
     """For each distribution: whether learners should differ in it, how far they do, and how far by chance."""
-    found = measure_heterogeneity(local, kinds=local.kinds)
+    found = measure_heterogeneity(local.as_classes(), kinds=local.kinds)
     return {
         field.name: {
             "differs": getattr(local.case, field.name),
@@ -60,7 +60,8 @@ def describe_split(config: Config, data: Dataset, local: LocalDatasets) -> str:
     """The split of the first seed's data, as lines for a terminal."""
     table = local.class_counts()  # (learners, classes)
     shift = "" if (shifts := describe_shifts(config)) == "none" else f", {shifts}"
-    first = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.federation.partition}{shift}"
+    samples = sum(map(len, local.parts))
+    first = f"{data.name}: {samples:,} samples for {len(table)} learners, {config.federation.partition}{shift}"
     case = f"\n{describe_case(local)}" if local.case.figure else ""
     return f"{first}{case}\n{_table(table, data.labels)}"
 

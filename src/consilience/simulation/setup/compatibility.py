@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.evaluation.classification import TOP
+from consilience.kinds import kind_of
 from consilience.learner.learner import Learner
 from consilience.learner.passes import layer_outputs
 from consilience.method import Method
@@ -67,13 +68,20 @@ def check_validation(share: float, method: Method, accuracy_source: str) -> None
         )
 
 
-def check_metrics(metrics: Sequence[str], method: Method, variants: Variants, classes: int) -> None:
+def check_metrics(metrics: Sequence[str], method: Method, variants: Variants, data: Dataset) -> None:
     """Refuse measures of classifiers that are not trained, and of more or fewer classes than they are for."""
     if metrics and not variants.labeled:
         raise ConfigurationError(
             f"metrics is {', '.join(metrics)}, but not all learners of method {method.name!r} learn from labels: they "
             f"measure the classifier, which is not trained; leave metrics out"
         )
+    if metrics and data.kind != "single-label":
+        scores = [kind_of(data.target).metric.name, *kind_of(data.target).further_names]
+        raise ConfigurationError(
+            f"metrics is {', '.join(metrics)}, which are of classes, and data set {data.name!r} is for {data.kind}, "
+            f"whose scores, {' and '.join(scores)}, are always recorded; leave metrics out"
+        )
+    classes = data.classes
     if "top5" in metrics and classes <= TOP:
         raise ConfigurationError(
             f"metrics names top5, and the data has {classes} classes: it would always be 100 %; leave it out"
@@ -101,7 +109,14 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
     """
     name = learner.task.model
     if learner.task.classes != data.classes:
-        raise ConfigurationError(f"model {name!r} predicts {learner.task.classes} classes, the data has {data.classes}")
+        if data.kind == "single-label":
+            raise ConfigurationError(
+                f"model {name!r} predicts {learner.task.classes} classes, the data has {data.classes}"
+            )
+        raise ConfigurationError(
+            f"model {name!r} has {learner.task.classes} outputs, and {data.kind} of data set {data.name!r} needs "
+            f"{data.classes}; end it with a linear layer of {data.classes} outputs"
+        )
     _check_text(learner, data)
     _check_features(learner)
     _check_views(learner, participant, data)

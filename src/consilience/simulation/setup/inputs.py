@@ -21,6 +21,7 @@ from consilience.data.own_data import ONE_PER_LEARNER
 from consilience.data.partition import parse_partition
 from consilience.data.paths import FILE_OPTIONS
 from consilience.data.raw_dataset import check_class_count, first_samples
+from consilience.data.registry import refuse_other_kind
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.models import from_file
@@ -100,6 +101,7 @@ def load_data(config: Config, progress: bool = False, scaling: Scaling | None = 
         label=config.data.label,
         owners=config.data.owners,
         drop=config.data.drop,
+        kind=config.data.kind,
         test_data=config.data.test_data,
         scaling=scaling or config.data.scaling,
         classes=config.data.classes,
@@ -123,6 +125,7 @@ def select_samples(data: Dataset, config: Config) -> Dataset:
             raise ConfigurationError(f"{key} is for {of} and cannot change arrays or a Dataset; {advice}")
     if config.data.scaling != "auto":
         raise ConfigurationError("scaling cannot change a Dataset; give it where the Dataset is made")
+    refuse_other_kind(data.name, data.kind, config.data.kind)
     data = _first_classes(data, config.data.classes)
     selected: dict[str, Any] = {}
     for key, half in (("train", ""), ("test", "test_")):
@@ -138,7 +141,7 @@ def select_samples(data: Dataset, config: Config) -> Dataset:
 
 def _first_classes(data: Dataset, count: int | None) -> Dataset:
     """The samples of the first `count` classes of your own data; None: of all."""
-    check_class_count(f"data set {data.name!r}", count, data.classes, text=bool(data.alphabet))
+    check_class_count(f"data set {data.name!r}", count, data.classes, data.target.kind, text=bool(data.alphabet))
     if count is None:
         return data
     train, test = data.targets < count, data.test_targets < count
