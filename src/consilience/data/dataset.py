@@ -263,6 +263,11 @@ class Dataset:
         """How many groups of samples have a mean of their own: classes, labels or bins of a number."""
         return kind_of(self.target).groups(self.target, self.classes)
 
+    @property
+    def group_names(self) -> list[str]:
+        """What groups are called: classes or labels by name or number, bins by the numbers between them."""
+        return kind_of(self.target).group_names(self.target, self.classes, self.labels)
+
     def group_counts(self, targets: NDArray[Any]) -> NDArray[np.int64]:
         """How many of the samples with these targets are in each group, (groups,)."""
         return kind_of(self.target).counts(self.target, self.classes, targets)

@@ -25,7 +25,7 @@ def describe_dataset(data: Dataset) -> dict[str, Any]:
         "labels": list(data.labels),
         "class_counts": data.group_counts(data.targets).tolist(),
         "test_class_counts": data.group_counts(data.test_targets).tolist(),
-        **({} if data.target == SINGLE_LABEL else {"target": asdict(data.target)}),
+        **({} if data.target == SINGLE_LABEL else {"target": asdict(data.target), "groups": data.group_names}),
         "scaling": data.scaling.record(),
         "columns": list(data.columns),
         "never_shared": 0 if data.shareable is None else int(np.sum(~data.shareable)),

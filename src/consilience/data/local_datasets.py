@@ -47,6 +47,10 @@ class LocalDatasets:
         kind = kind_of(self.target)
         return np.stack([kind.counts(self.target, self.classes, self.targets[part]) for part in self.parts])
 
+    def in_group(self, group: int, part: Indices) -> Indices:
+        """Those of some samples that are in a group."""
+        return part[kind_of(self.target).in_groups(self.target, self.targets[part], [group])]
+
     def as_classes(self) -> LocalDatasets:
         """The same with a class for each sample: its set of labels, or its bin."""
         if self.target == SINGLE_LABEL:

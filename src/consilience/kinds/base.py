@@ -38,6 +38,10 @@ class Kind:
         """How many groups there are."""
         return classes
 
+    def group_names(self, target: Target, classes: int, names: Sequence[str]) -> list[str]:
+        """What groups are called; names: of the classes or labels, empty where they have none."""
+        return list(names) or [str(number) for number in range(classes)]
+
     def counts(self, target: Target, classes: int, targets: NDArray[Any]) -> Indices:
         """How many samples are in each group, (groups,)."""
         raise NotImplementedError

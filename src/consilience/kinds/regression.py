@@ -41,6 +41,11 @@ class Regression(Kind):
         """One more than edges between them."""
         return len(target.edges) + 1
 
+    def group_names(self, target: Target, classes: int, names: Sequence[str]) -> list[str]:
+        """Up to which number, in the user's unit, each bin reaches."""
+        edges = [f"{edge * target.std + target.mean:.4g}" for edge in target.edges]
+        return [*(f"to {edge}" for edge in edges), f"over {edges[-1]}" if edges else "all"]
+
     def counts(self, target: Target, classes: int, targets: NDArray[Any]) -> Indices:
         """Samples in each bin."""
         return np.bincount(self.strata(target, targets), minlength=self.groups(target, classes))
