@@ -40,6 +40,13 @@ def role_for_kind(method: Method, role: Role, kind: TaskKind) -> Role:
     )
 
 
+def method_for_kind(method: Method, kind: TaskKind) -> Method:
+    """The method with its roles as they are for a kind of task; refused where one does not serve it."""
+    if kind == "single-label":
+        return method
+    return replace(method, roles={name: role_for_kind(method, role, kind) for name, role in method.roles.items()})
+
+
 def _unserved(role: Role, kind: TaskKind) -> list[str]:
     """What of a role does not serve a kind of task, in words."""
     found = []

@@ -26,6 +26,7 @@ from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.models import from_file
 from consilience.simulation.setup.participants import Model
+from consilience.task import Target
 
 _OF_SAMPLES = ("shareable", "owners", "sample_epsilons")  # of training samples, one value for each
 _PICTURE = 12  # pixels per side; smaller images get an MLP by default
@@ -87,8 +88,10 @@ def _model_name(model: Model) -> str:
     return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
 
 
-def load_data(config: Config, progress: bool = False, scaling: Scaling | None = None) -> Dataset:
-    """The data a configuration asks for; scaling: the one to use, if it is fixed."""
+def load_data(
+    config: Config, progress: bool = False, scaling: Scaling | None = None, target: Target | None = None
+) -> Dataset:
+    """The data a configuration asks for; scaling, target: those to use, if they are fixed."""
     return load(
         config.data.source,
         directory=config.data.folder,
@@ -105,6 +108,7 @@ def load_data(config: Config, progress: bool = False, scaling: Scaling | None = 
         test_data=config.data.test_data,
         scaling=scaling or config.data.scaling,
         classes=config.data.classes,
+        target=target,
     )
 
 
