@@ -14,7 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.data.owners import number_owners, spread_over_owners
 from consilience.data.raw_dataset import RawDataset
-from consilience.data.targets import KindChoice, infer_kind, read_targets, read_test_targets, strata_of
+from consilience.data.targets import (
+    KindChoice,
+    infer_kind,
+    read_targets,
+    read_test_targets,
+    refuse_constant_labels,
+    strata_of,
+)
 from consilience.data.to_numpy import to_numpy
 from consilience.errors import ConfigurationError, DataError
 from consilience.task import TaskKind
@@ -57,6 +64,8 @@ def raw_from_arrays(
     known_kind: KindChoice = "single-label" if given.targets is None and kind == "auto" else kind
     found = infer_kind(named, to_numpy(named, given.targets), len(train), known_kind)
     y = read_targets(named, given.targets, len(train), found, known)
+    if kind == "auto" and found == "multi-label":
+        refuse_constant_labels(named, y)
     shareable = _shareable_flags(f"{what}: shareable", given.shareable, len(train))
     owners, owner_names = _owners(f"{what}: owners", given.owners, len(train))
     epsilons = _sample_epsilons(f"{what}: sample_epsilons", given.sample_epsilons, len(train))

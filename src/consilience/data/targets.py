@@ -177,14 +177,18 @@ def _training_label_sets(what: str, thing: Any, count: int, classes: int | None)
     labels = _label_sets(what, thing, count)
     if classes is not None and labels.shape[1] != classes:
         raise DataError(f"{what} have {labels.shape[1]} labels, and {classes} are named; name each label once")
+    return labels
+
+
+def refuse_constant_labels(what: str, labels: NDArray[np.int64]) -> None:
+    """Refuse labels that all samples have, or none: they cannot be learned from these samples alone."""
     share = labels.mean(axis=0)
     if len(constant := np.flatnonzero((share == 0) | (share == 1))):
         where = int(constant[0])
         raise DataError(
             f"{what}: label {where} is {labels[0, where]} of every sample, so it cannot be learned; leave its column "
-            f"out, or add samples"
+            f"out, or add samples; where other learners have it, say kind='multi-label'"
         )
-    return labels
 
 
 def _test_label_sets(what: str, thing: Any, count: int, known: NDArray[Any]) -> NDArray[np.int64]:

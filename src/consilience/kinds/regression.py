@@ -158,5 +158,6 @@ def measured_target(what: str, targets: NDArray[np.float64]) -> Target:
         )
     standardized = (targets - mean) / std
     inner = np.unique(np.quantile(standardized, np.arange(1, BINS) / BINS))
-    edges = [float(edge) for edge in inner if edge < standardized.max()]
+    used = np.unique((standardized[:, None] > inner).sum(1))  # bins with training samples
+    edges = [float(inner[number]) for number in used[:-1]]
     return Target("regression", tuple(edges), mean, std)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.evaluation.classification import TOP
@@ -90,6 +91,24 @@ def check_metrics(metrics: Sequence[str], method: Method, variants: Variants, da
         raise ConfigurationError(
             f"metrics names confusion, and the data has {classes} classes: every line of the metrics would have "
             f"{classes * classes:,} more numbers; it is for up to {_MAX_CONFUSED} classes"
+        )
+
+
+def check_kind(config: Config, data: Dataset) -> None:
+    """Refuse settings that need a class per sample where samples have none."""
+    if data.kind == "single-label":
+        return
+    network = config.network
+    for key, wants in (("partners", network.partners.startswith("useful")), ("choose", network.choose == "useful")):
+        if wants:
+            raise ConfigurationError(
+                f"{key} is {getattr(network, key)!r}, which compares validation samples with class means, and "
+                f"data set {data.name!r} is for {data.kind}; use similar partners or relevant observations"
+            )
+    if config.evaluation.probe not in ("auto", "none"):
+        raise ConfigurationError(
+            f"probe is {config.evaluation.probe!r}, a classifier of features, and data set {data.name!r} is for "
+            f"{data.kind}; leave probe out"
         )
 
 

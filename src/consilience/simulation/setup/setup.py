@@ -16,7 +16,13 @@ from consilience.methods.task_kinds import role_for_kind
 from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.setup.assign_data import AssignedData, assign_data
 from consilience.simulation.setup.cohorts import Cohorts, plan_cohorts
-from consilience.simulation.setup.compatibility import check_ensemble, check_metrics, check_roles, check_validation
+from consilience.simulation.setup.compatibility import (
+    check_ensemble,
+    check_kind,
+    check_metrics,
+    check_roles,
+    check_validation,
+)
 from consilience.simulation.setup.evaluation_plan import EvaluationPlan, plan_evaluation
 from consilience.simulation.setup.federations import Federations, build_federations
 from consilience.simulation.setup.participants import Model, Participant
@@ -95,6 +101,7 @@ def build_setup(
         check_roles(method, variants.learners)
     check_ensemble(config.evaluation.ensemble, method, variants)
     variants = replace(variants, participants=_for_kind(method, variants, data.kind))
+    check_kind(config, data)
     evaluation = plan_evaluation(config, variants)
     check_validation(config.evaluation.validation, method, evaluation.accuracy_source)
     check_metrics(config.evaluation.metrics, method, variants, data)
