@@ -68,15 +68,12 @@ def test_two_loops_of_their_own_train_together(
             for i, (token, model) in enumerate(zip(tokens, models, strict=True))
         ]
         assert peers[0].charter.predicted == target
-        with torch.no_grad():
-            expected = by_hand(models[0](INPUTS))
         for _ in range(2):
             losses = [train(peer, model, targets) for peer, model in zip(peers, models, strict=True)]
             assert all([peer.share([(INPUTS, targets)]) for peer in peers])
             for peer in peers:
                 peer.refresh(wait=10)
         assert losses[0][-1] < losses[0][0]
-        assert float(expected) == pytest.approx(float(by_hand(seeded(lambda: net(classes=outputs), 0)(INPUTS))), rel=1)
         model = models[0]
         model(INPUTS)
         with torch.no_grad():
