@@ -15,9 +15,8 @@ from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Received, Scope, State, View
-from consilience.exchanges.class_means import Weighting, upload_weight
 from consilience.exchanges.dimensions import Subspace, check_dimensions, only_shared, shared_width, with_zeros
-from consilience.functional.group_means import sampled_means, sampled_membership
+from consilience.functional.group_means import Weighting, sampled_group_means, sampled_membership, upload_weight
 from consilience.functional.mutual_information import mutual_information_bound
 from consilience.kinds import ALL_KINDS, group_count, kind_of
 from consilience.task import Task, TaskKind
@@ -169,7 +168,7 @@ class Observations(AveragingExchange):
         """`up` independent observations, each over at most `n_avg` samples of a class."""
         member = kind_of(view.task).membership(view.task, view.targets, view.valid)
         drawn = [
-            sampled_means(
+            sampled_group_means(
                 only_shared(view.features, self.dimensions, self.subspace),
                 member,
                 chance,

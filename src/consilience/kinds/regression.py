@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from consilience.errors import DataError
 from consilience.kinds.base import Indices, Kind
 from consilience.kinds.metric import R2, Metric
+from consilience.kinds.one_hot import one_hot
 from consilience.task import Target, Task, TaskKind
 
 if TYPE_CHECKING:
@@ -102,8 +103,6 @@ class Regression(Kind):
 
     def membership(self, task: Task, targets: Tensor, valid: Tensor) -> Tensor:
         """The row's bin."""
-        from consilience.kinds.one_hot import one_hot
-
         bins = one_hot(self._bins(task, targets), self.groups(task.target, task.classes))
         return bins.to(valid.dtype) * valid[:, None]
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from consilience.errors import DataError
 from consilience.kinds.base import Indices, Kind
 from consilience.kinds.metric import ACCURACY, Metric
+from consilience.kinds.one_hot import one_hot
 from consilience.task import Target, Task, TaskKind
 
 if TYPE_CHECKING:
@@ -72,8 +73,6 @@ class SingleLabel(Kind):
 
     def membership(self, task: Task, targets: Tensor, valid: Tensor) -> Tensor:
         """The row's class."""
-        from consilience.kinds.one_hot import one_hot
-
         return one_hot(targets, task.classes).to(valid.dtype) * valid[:, None]
 
     def expected(self, task: Task, targets: Tensor, means: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,8 +87,6 @@ class SingleLabel(Kind):
 
     def score_sums(self, task: Task, logits: Tensor, targets: Tensor) -> Tensor:
         """Correct predictions of each class."""
-        from consilience.kinds.one_hot import one_hot
-
         correct = one_hot(targets, task.classes) & (logits.argmax(1) == targets)[:, None]  # (rows, classes)
         return correct.sum(0)
 
