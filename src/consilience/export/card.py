@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
+from consilience.task import SINGLE_LABEL, Target
 from consilience.validation import describe_error
 
 CARD, WEIGHTS, ONNX = "model.json", "model.safetensors", "model.onnx"
@@ -27,7 +28,7 @@ class _Record(BaseModel):
 
 
 class InputDescription(_Record):
-    """What a model takes as input, and the classes it distinguishes."""
+    """What a model takes as input, and what it predicts: classes, labels or a number."""
 
     kind: InputKind
     shape: tuple[int, ...]
@@ -36,6 +37,8 @@ class InputDescription(_Record):
     alphabet: str = ""
     columns: tuple[str, ...] = ()
     """Names of a table's columns, in the order of the inputs."""
+    target: Target = SINGLE_LABEL
+    """What is predicted of a sample."""
     scaling: dict[str, Any]
     """How values become inputs: the record of a `Scaling`."""
 
@@ -43,17 +46,18 @@ class InputDescription(_Record):
     def of_record(cls, record: Mapping[str, Any]) -> InputDescription:
         """From the record of a data set, as `describe_dataset` writes it."""
         kind: InputKind = "text" if record["alphabet"] else "image" if len(record["shape"]) == 3 else "table"
-        return cls(kind=kind, **{key: record[key] for key in cls.model_fields if key != "kind"})
+        known = {key: record[key] for key in cls.model_fields if key != "kind" and key in record}
+        return cls(kind=kind, **known)
 
     @property
     def class_names(self) -> list[str]:
-        """The names of the classes, or their numbers where they have none."""
+        """The names of the classes or labels, or their numbers where they have none."""
         return list(self.labels) or [str(number) for number in range(self.classes)]
 
 
 def describe_inputs(data: Dataset) -> InputDescription:
     """The inputs of a data set."""
-    known = {key: getattr(data, key) for key in ("shape", "classes", "labels", "alphabet", "columns")}
+    known = {key: getattr(data, key) for key in ("shape", "classes", "labels", "alphabet", "columns", "target")}
     return InputDescription.of_record(known | {"scaling": data.scaling.record()})
 
 

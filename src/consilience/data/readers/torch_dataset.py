@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import MULTI_LABEL, REGRESSION, SEGMENTATION, to_numpy
+from consilience.data.targets import SEGMENTATION
+from consilience.data.to_numpy import to_numpy
 from consilience.errors import DataError
 
 _LONGEST = 60  # characters of a label that an error shows
@@ -22,7 +23,7 @@ class Samples(Protocol):
 
 
 def read_samples(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All inputs (n, *shape) and labels (n,), in order; a sample of another shape or type is refused."""
+    """All inputs (n, *shape) and labels (n,) or (n, labels), in order; one of another shape or type is refused."""
     if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
         raise DataError(
             f"{what}: a data set with a length and numbered samples is needed, got {type(samples).__name__}; "
@@ -30,7 +31,7 @@ def read_samples(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any
         )
     if len(samples) == 0:
         raise DataError(f"{what}: the data set is empty")
-    first, _ = _pair(what, samples, 0)
+    first, first_label = _pair(what, samples, 0)
     inputs = np.empty((len(samples), *first.shape), dtype=first.dtype)  # (n, *shape)
     labels = []
     for index in range(len(samples)):
@@ -40,12 +41,17 @@ def read_samples(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any
                 f"{what}: sample {index} is {value.dtype} of the shape {value.shape}, but sample 0 is {first.dtype} "
                 f"of the shape {first.shape}; give all one shape and type, by a transform for instance"
             )
+        if label.shape != first_label.shape:
+            raise DataError(
+                f"{what}: the label of sample {index} has the shape {label.shape}, and that of sample 0 "
+                f"{first_label.shape}; give all one number, or all 0 or 1 for each of the same labels"
+            )
         inputs[index] = value
         labels.append(label)
     return inputs, np.array(labels)
 
 
-def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
+def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
     try:
         sample = samples[index]
     except Exception as error:  # the user's code may raise anything
@@ -54,22 +60,18 @@ def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
         raise DataError(f"{what}: sample {index} must be a pair (input, label), got {type(sample).__name__}")
     value, label = sample
     number = to_numpy(f"{what}: label {index}", label)
-    if number.shape != () or number.dtype.kind not in "biuf" or not np.isfinite(number) or number != np.floor(number):
+    if number.ndim > 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
         shown = f"{label!r}" if number.size == 1 else f"{_shortened(label)} of the shape {number.shape}"
-        raise DataError(f"{what}: the label of sample {index} must be a whole number, got {shown}; {_advice(number)}")
-    return _input(f"{what}: sample {index}", value), int(number)
+        raise DataError(
+            f"{what}: the label of sample {index} must be a whole number, 0 or 1 for each of several labels, or a "
+            f"number to predict, got {shown}; {SEGMENTATION if number.ndim > 1 else 'number the classes'}"
+        )
+    return _input(f"{what}: sample {index}", value), number
 
 
 def _shortened(label: Any) -> str:
     text = " ".join(repr(label).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _advice(label: NDArray[Any]) -> str:
-    """What is supported, by the task that such a label belongs to."""
-    if label.ndim:
-        return MULTI_LABEL if label.ndim == 1 else SEGMENTATION
-    return REGRESSION if label.dtype.kind == "f" and np.isfinite(label) else "number the classes"
 
 
 def _input(what: str, value: Any) -> NDArray[Any]:

@@ -162,6 +162,7 @@ class _CohortPlanner:
             varied=_by_owner(settings),
             scaling=data.scaling.of_pixels,
             augmentation=build_augmentation(config.training.augment),
+            target=data.target,
             symbols=len(data.alphabet),
             public=self._public(federations) if participant.role.data == "public" else None,
             named=named,
