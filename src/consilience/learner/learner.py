@@ -352,8 +352,8 @@ def _refuse_untrained(modules: LearnerModules) -> None:
     """A model with nothing to train learns nothing."""
     if not modules.named_tensors()[0]:
         raise ConfigurationError(
-            f"{modules.task.model}: all of its parameters are frozen (requires_grad=False), so there is nothing to train; "
-            f"unfreeze some, such as those of its classifier, or add adapters (docs/guides/adapters.md)"
+            f"{modules.task.model}: all of its parameters are frozen (requires_grad=False), so there is nothing to "
+            f"train; unfreeze some, such as those of its classifier, or add adapters (docs/guides/adapters.md)"
         )
 
 
