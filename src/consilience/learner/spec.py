@@ -43,6 +43,7 @@ class LearnerSpec:
     named: bool = True  # whether `model` is a name or file by which the model can be built anywhere
     privacy: LearnerPrivacy | None = None  # how uploads are made private
     file_sha256: str = ""  # of the user's file, where the model comes from one
+    frozen_sha256: str = ""  # of the model's frozen part, which must be the same wherever it is built; empty if unknown
 
     @property
     def own_head(self) -> bool:
