@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from consilience.objectives import CrossEntropy, Objective, SimCLR, TwoStage
     from consilience.peer.direct.network import PeerNetwork
     from consilience.peer.peer import Peer, join
+    from consilience.presentation.advice import Advice
     from consilience.report.page import write_report
+    from consilience.simulation.advise import advise
     from consilience.simulation.compare import Comparison, compare
     from consilience.simulation.result import Result
     from consilience.simulation.simulate import simulate
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Advice": "presentation.advice",
     "BatchView": "exchanges",
     "Clusters": "exchanges",
     "Comparison": "simulation.compare",
@@ -91,6 +94,7 @@ _HOMES = {
     "Update": "exchanges",
     "View": "exchanges",
     "Weights": "exchanges",
+    "advise": "simulation.advise",
     "build_method": "methods",
     "build_model": "models",
     "class_means": "functional.class_means",
@@ -111,6 +115,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Advice",
     "BatchView",
     "Clusters",
     "Comparison",
@@ -145,6 +150,7 @@ __all__ = [
     "Update",
     "View",
     "Weights",
+    "advise",
     "build_method",
     "build_model",
     "class_means",
