@@ -204,8 +204,9 @@ def _whether(advice: Advice) -> str:
 
 
 def _alone(advice: Advice) -> str:
-    way = "" if advice.alone == next(iter(advice.answers)) else f" with {spoken(advice.alone)}"
-    return f"alone{way}"
+    first, second, *_ = advice.answers
+    ways = {first: "alone", second: f"alone, {second.partition(' ')[2]}"}
+    return ways.get(advice.alone, f"alone, by {spoken(advice.alone)}")
 
 
 def _reason(advice: Advice) -> str:
@@ -313,7 +314,7 @@ _CAPTION = (
 )
 _LEARNERS_CAPTION = (
     "Own answers to own held-out samples, in percent, by the method that the other seeds choose. Helped, harmed: "
-    "by more than {worth:g} points, and more than chance does in one of twenty learners (sign test over the samples)."
+    "by more than {worth:g} points, and more than chance does in one of ten learners (sign test over the samples)."
 )
 
 

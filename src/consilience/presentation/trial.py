@@ -18,8 +18,9 @@ from consilience.presentation.paired import Difference, paired_difference
 
 Verdict = Literal["yes", "no", "not clear"]
 Effect = Literal["helped", "harmed", "not clear"]
-CHANCE = 0.05
-"""How often a learner may be called helped, or harmed, by chance alone."""
+CHANCE, SURE = 0.1, 0.05
+"""How often a learner may be called helped, or harmed, by chance alone; and how often any of all learners may be, where
+not all of them are helped on average."""
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -124,7 +125,7 @@ def learner_gains(
 ) -> tuple[LearnerGain, ...]:
     """Each learner with and without the others, on its own held-out samples of all repetitions.
 
-    It is helped if the gain is more than `worth` points, and more than chance would do in one of twenty learners.
+    It is helped if the gain is more than `worth` points, and more than chance would do in one of ten learners.
     """
     found = []
     for who, name in enumerate(names):
@@ -158,4 +159,4 @@ def verdict(gain: Difference, worth: float) -> Verdict:
 
 def surely_helped(learners: Sequence[LearnerGain]) -> tuple[LearnerGain, ...]:
     """Those who are helped even if one allows for having looked at all learners (Bonferroni)."""
-    return tuple(each for each in learners if each.effect == "helped" and each.chance * len(learners) <= CHANCE)
+    return tuple(each for each in learners if each.effect == "helped" and each.chance * len(learners) <= SURE)

@@ -6,9 +6,9 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
-from consilience.config.config import Config, make_config
+from consilience.config.config import KEYS, Config, make_config
 from consilience.config.settings import Settings
 from consilience.data import Dataset
 from consilience.data.own_data import DataSource, to_dataset
@@ -33,8 +33,11 @@ from consilience.validation import check_integer, check_number
 
 log = logging.getLogger("consilience")
 
-USUAL = {"rounds": 30, "seeds": 10}
+USUAL = {"rounds": 30, "seeds": 8}
 """How long a trial is, where the settings do not say."""
+USUAL_STEPS = 10
+"""Steps of a learner in a round, at least, where the settings do not say how many epochs a round has. With one epoch,
+learners with few samples would hardly be trained when the trial ends, and whoever learns fast would look better."""
 MIN_SEEDS, MIN_ROUNDS = 3, 5
 """Fewer seeds have no interval to speak of; fewer rounds than these are no trial, however little time there is."""
 ADVICE, TRIAL = "advice.json", "trial.toml"
@@ -57,11 +60,11 @@ def advise(
     """Try on held-out samples whether learners should work together, and say so in three sentences.
 
     Every learner's training samples are divided into as many parts as there are seeds. With each seed learners hold one
-    part out and train on the others: alone, alone with another batch order, by self-distillation, by `method`, and by
-    two alternatives, one that shares all weights and one that shares small tensors. Their own answers to what they held
-    out are compared. The test part of the data is removed before anything is trained.
+    part out and train on the others: alone (also for longer, and with another batch order), by `method`, and by two
+    alternatives, one that shares all weights and one that shares small tensors. Their own answers to what they held out
+    are compared. The test part of the data is removed before anything is trained.
 
-    data, model, settings: as in `simulate`, with 30 rounds and 10 seeds unless they are given. bytes_per_round: the
+    data, model, settings: as in `simulate`, with 30 rounds and 8 seeds unless they are given. bytes_per_round: the
     most bytes that a learner may send and receive in a round, together; methods that need more are not tried. worth:
     the smallest gain worth having, in points of percent. time: minutes that the trial may take; it has fewer rounds
     then. out: a folder for the answer and its numbers. on_progress: called after each round with the method's name, the
@@ -87,6 +90,8 @@ def advise(
             f"learners is {wanted.federation.learners}; working together needs two or more: give --learners, or data "
             f"with several owners and partition owners"
         )
+    if not _says(config, settings, "epochs", "total_epochs"):
+        wanted = wanted.replace(epochs=_usual_epochs(wanted, dataset))
     trial = plan_trial(wanted, method, dataset, models_of(model, wanted), bytes_per_round)
     if time is not None:
         trial = _in_time(trial, time)
@@ -129,13 +134,23 @@ def _size(trial: Trial, budget: int | None, worth: float) -> TrialSize:
     )
 
 
-def _with_usual_length(config: Config | None, settings: Any) -> Config:
+def _with_usual_length(config: Config | None, settings: Settings) -> Config:
     """The configuration with a trial's number of rounds and seeds, where neither it nor the settings say another."""
-    known = set(settings)
-    if config is not None:
-        known |= {"rounds"} & config.training.model_fields_set | {"seeds"} & config.federation.model_fields_set
-    usual = {key: value for key, value in USUAL.items() if key not in known}
+    usual = {key: value for key, value in USUAL.items() if not _says(config, settings, key)}
     return make_config({**(config.settings() if config else {}), **usual})
+
+
+def _says(config: Config | None, settings: Settings, *keys: str) -> bool:
+    """Whether the settings, or those of which the configuration was made, have one of these keys."""
+    if config is None:
+        return any(key in settings for key in keys)
+    return any(key in settings or KEYS[key][1] in getattr(config, KEYS[key][0]).model_fields_set for key in keys)
+
+
+def _usual_epochs(config: Config, data: Dataset) -> int:
+    """As many passes over a learner's samples as take the usual steps of a round, on average over learners."""
+    samples = len(data.targets) / config.federation.learners * (1 - 1 / config.federation.seeds)
+    return math.ceil(USUAL_STEPS / math.ceil(samples / config.training.batch_size))
 
 
 def _in_time(trial: Trial, minutes: float) -> Trial:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consilience.config.config import Config
 from consilience.config.network import NetworkConfig
@@ -11,6 +11,7 @@ from consilience.config.overrides import parse_method
 from consilience.config.parts import EvaluationConfig
 from consilience.config.privacy import PrivacyConfig
 from consilience.errors import ConfigurationError
+from consilience.exchanges.averaging import AveragingExchange
 from consilience.learner.learner import Learner
 from consilience.learner.split_messages import message_bytes
 from consilience.method import Method
@@ -22,12 +23,22 @@ from consilience.simulation.setup.setup import Setup
 
 CONTROL = f"{ALONE}:{BATCH_ORDER}=1"
 """Learning alone with another order of batches: what differs by chance."""
-WAYS_ALONE = (ALONE, "self-distillation")
-"""Ways to learn alone. What also helps with no other learner than oneself is no reason to work together."""
+LONGER = 2
+"""How many times as long a learner alone may train: it waits for nobody and sends nothing."""
+ALONE_LONGER, ALONE_WITH_ITSELF = f"{ALONE} for {LONGER} times as long", "{name} with itself only"
+"""Names of further ways of learning alone. What helps without others is no reason to work together: longer training, or
+the regularization of an exchange whose only member is the learner."""
 WHOLE_MODELS = ("fedavg", "fedavg:up=int8:down=int8", "fedavg-1bit")
 """Alternatives that share all weights, the most exact first."""
-SMALL_MESSAGES = ("federated-distillation", "federated-distillation:encoding=float16", "fedproto:encoding=float16")
-"""Alternatives that share small tensors of each class; models may differ."""
+SMALL_MESSAGES = (
+    "representation-sharing",
+    "representation-sharing:encoding=float16",
+    "fedproto:encoding=float16",
+    "federated-distillation",
+    "federated-distillation:encoding=float16",
+)
+"""Alternatives that share small tensors of each class, for which models may differ. Federated distillation is the last:
+the mean of logits also regularizes learners whose labels have nothing to do with each other."""
 VALIDATION = 0.2
 """What a learner holds out of the rest of its samples where its method chooses by them, unless the settings say."""
 
@@ -36,7 +47,7 @@ VALIDATION = 0.2
 class Candidate:
     """A method of the trial, set up, and the bytes of a learner's largest messages in a round."""
 
-    name: str
+    name: str  # of the method with its settings, or of a way of learning alone
     config: Config
     method: Method
     setup: Setup
@@ -76,9 +87,8 @@ SetUp = Callable[[Config, Method], Setup]
 def find_candidates(config: Config, asked: str, set_up: SetUp, budget: int | None) -> Candidates:
     """The methods to try. asked: the one asked about. budget: the most bytes of a learner in a round."""
     alone = _candidate(config, ALONE, set_up)  # what is wrong with data or models is refused here
-    ways = (alone, *_fitting(config, WAYS_ALONE[1:], set_up, [])[:1])
+    _check_asked(_build(asked))
     left_out: list[LeftOut] = []
-    _check_asked(build_method(**_parsed(asked)))
     together: list[Candidate] = []
     known: list[Candidate] = []
     for names in ((asked,), WHOLE_MODELS, SMALL_MESSAGES):
@@ -89,7 +99,7 @@ def find_candidates(config: Config, asked: str, set_up: SetUp, budget: int | Non
         if not affordable and fitting:
             left_out.append(LeftOut(fitting[0].name, fitting[0].bytes))
     if not known:
-        raise ConfigurationError(f"no method fits these learners; {left_out[0].name}: {left_out[0].reason}")
+        raise ConfigurationError(f"no method fits these learners; {left_out[0].method}: {left_out[0].reason}")
     if not together:
         least = min(known, key=lambda each: each.bytes)
         raise ConfigurationError(
@@ -97,7 +107,31 @@ def find_candidates(config: Config, asked: str, set_up: SetUp, budget: int | Non
             f"sends and receives {least.bytes} bytes per learner and round; allow {least.bytes} or more, or choose a "
             f"smaller model"
         )
+    longer = replace(alone, name=ALONE_LONGER, config=alone.config.replace(**_longer(alone.config)))
+    ways = (alone, longer, *(_with_itself(each, set_up) for each in together if _may_be_alone(each.method)))
     return Candidates(ways, _candidate(config, CONTROL, set_up), tuple(together), tuple(left_out))
+
+
+def _longer(config: Config) -> dict[str, int]:
+    rounds = LONGER * config.training.rounds
+    return {"rounds": rounds, "eval_every": rounds}
+
+
+def _may_be_alone(method: Method) -> bool:
+    """Whether every exchange of a method also works with one member, the learner itself."""
+    return bool(method.exchanges) and all(isinstance(each, AveragingExchange) for each in method.exchanges)
+
+
+def _with_itself(candidate: Candidate, set_up: SetUp) -> Candidate:
+    """The same method, but everybody receives only what it has sent itself, which need not be sent."""
+    roles = {
+        name: replace(role, exchanges=tuple(replace(each, scope="oneself") for each in role.exchanges))
+        for name, role in candidate.method.roles.items()
+    }
+    method = replace(candidate.method, roles=roles, source="", settings={})
+    name = ALONE_WITH_ITSELF.format(name=candidate.name)
+    config = _without_others(candidate.config)
+    return replace(candidate, name=name, config=config, method=method, setup=set_up(config, method), up=0, down=0)
 
 
 def _fitting(config: Config, names: Sequence[str], set_up: SetUp, left_out: list[LeftOut]) -> list[Candidate]:
@@ -115,23 +149,21 @@ def _fitting(config: Config, names: Sequence[str], set_up: SetUp, left_out: list
 def _candidate(config: Config, name: str, set_up: SetUp) -> Candidate:
     own = config_for_method(config, name)
     method = build_method(own.method.name, own.method.settings)
-    own = _trial_config(own, method)
+    share = config.evaluation.validation or VALIDATION
+    evaluation = EvaluationConfig.defaults().model_copy(
+        update={"every": config.training.rounds, "validation": share if chooses(method) else 0.0}
+    )
+    own = own.model_copy(update={"evaluation": evaluation})
+    own = _without_others(own) if own.method.name == ALONE else own
     setup = set_up(own, method)
     sizes = [message_bytes(Learner(plan.spec), plan.work.batch_size) for plan in setup.cohorts.plans]
     up, down = (max(size[way] for size in sizes) for way in ("up", "down"))
     return Candidate(name, own, method, setup, up, down)
 
 
-def _trial_config(config: Config, method: Method) -> Config:
-    """The settings for a trial: tested once, with samples to choose by where the method does, alone without others."""
-    share = config.evaluation.validation or VALIDATION
-    evaluation = EvaluationConfig.defaults().model_copy(
-        update={"every": config.training.rounds, "validation": share if chooses(method) else 0.0}
-    )
-    changes: dict[str, object] = {"evaluation": evaluation}
-    if parse_method(config.method.name)["name"] in WAYS_ALONE:
-        changes |= {"network": NetworkConfig.defaults(), "privacy": PrivacyConfig.defaults()}
-    return config.model_copy(update=changes)
+def _without_others(config: Config) -> Config:
+    """The settings of a learner alone, who has no partners and uploads nothing that would be noised."""
+    return config.model_copy(update={"network": NetworkConfig.defaults(), "privacy": PrivacyConfig.defaults()})
 
 
 def chooses(method: Method) -> bool:
@@ -141,9 +173,9 @@ def chooses(method: Method) -> bool:
     )
 
 
-def _parsed(name: str) -> dict[str, object]:
+def _build(name: str) -> Method:
     given = parse_method(name)
-    return {"name": given.pop("name"), "settings": given}
+    return build_method(given.pop("name"), given)
 
 
 def _check_asked(method: Method) -> None:

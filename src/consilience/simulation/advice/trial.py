@@ -48,21 +48,24 @@ class Trial:
         return self.replan(self.config.replace(rounds=rounds))
 
     def seconds_per_round(self) -> float:
-        """How long one round of all methods takes: each is run for one round."""
+        """How long one round of all methods takes: each is run for one round, or more where it trains longer."""
         started = perf_counter()
         for candidate in self.candidates.all:
-            with running(candidate.config.replace(rounds=1, eval_every=1), candidate.setup, None, together=True) as run:
+            rounds = candidate.config.training.rounds // self.config.training.rounds
+            config = candidate.config.replace(rounds=rounds, eval_every=rounds)
+            with running(config, candidate.setup, None, together=True) as run:
                 run.run()
         return perf_counter() - started
 
     def run(self, on_progress: OnProgress | None = None) -> dict[str, TrialAnswers]:
         """The answers of every method, by its name."""
         found: dict[str, TrialAnswers] = {}
-        rounds, total = self.config.training.rounds, self.config.training.rounds * len(self.candidates.all)
-        for number, candidate in enumerate(self.candidates.all):
-            on_round = _reporting(on_progress, number * rounds, total)
+        done, total = 0, sum(each.config.training.rounds for each in self.candidates.all)
+        for candidate in self.candidates.all:
+            on_round = _reporting(on_progress, candidate.name, done, total)
             with running(candidate.config, candidate.setup, on_round, keep_models=True, together=True) as run:
                 found[candidate.name] = self._answers(candidate, run.run())
+            done += candidate.config.training.rounds
         return found
 
     def _answers(self, candidate: Candidate, result: Result) -> TrialAnswers:
@@ -99,12 +102,12 @@ def plan_trial(config: Config, asked: str, data: Dataset, models: Sequence[Model
     return Trial(config, data, split, folds, find_candidates(config, asked, set_up, budget), replan)
 
 
-def _reporting(on_progress: OnProgress | None, before: int, total: int) -> OnRound | None:
+def _reporting(on_progress: OnProgress | None, name: str, before: int, total: int) -> OnRound | None:
     if on_progress is None:
         return None
 
     def on_round(method: str, round_: int, rounds: int, history: History) -> None:
-        on_progress(method, before + round_, total)
+        on_progress(name, before + round_, total)
 
     return on_round
 
