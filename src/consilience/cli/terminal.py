@@ -145,7 +145,7 @@ class Screen:
             print(json.dumps(advice.to_dict()), flush=True)
             return
         for sentence in advice.sentences:
-            self.out.print(sentence)
+            self.out.print(sentence, soft_wrap=not self.out.is_terminal)
         for table in advice.tables() if numbers else ():
             self.out.print(table)
 

@@ -96,7 +96,7 @@ def find_candidates(config: Config, asked: str, set_up: SetUp, budget: int | Non
         known += fitting
         affordable = [each for each in fitting if budget is None or each.bytes <= budget]
         together += affordable[:1]
-        if not affordable and fitting:
+        if fitting and fitting[0] not in affordable:
             left_out.append(LeftOut(fitting[0].name, fitting[0].bytes))
     if not known:
         raise ConfigurationError(f"no method fits these learners; {left_out[0].method}: {left_out[0].reason}")
