@@ -218,7 +218,8 @@ class Convolution(nn.Module):
         self.conv = nn.Conv2d(1, 10, 8)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.conv(inputs).flatten(1)
+        outputs: torch.Tensor = self.conv(inputs)
+        return outputs.flatten(1)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from consilience.config.overrides import parse_method
 from consilience.config.parts import EvaluationConfig
 from consilience.config.privacy import PrivacyConfig
 from consilience.errors import ConfigurationError
+from consilience.exchanges import Exchange
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.learner.learner import Learner
 from consilience.learner.split_messages import message_bytes
@@ -125,7 +126,7 @@ def _may_be_alone(method: Method) -> bool:
 def _with_itself(candidate: Candidate, set_up: SetUp) -> Candidate:
     """The same method, but everybody receives only what it has sent itself, which need not be sent."""
     roles = {
-        name: replace(role, exchanges=tuple(replace(each, scope="oneself") for each in role.exchanges))
+        name: replace(role, exchanges=tuple(map(_with_one_member, role.exchanges)))
         for name, role in candidate.method.roles.items()
     }
     method = replace(candidate.method, roles=roles, source="", settings={})
@@ -144,6 +145,11 @@ def _fitting(config: Config, names: Sequence[str], set_up: SetUp, left_out: list
             if name == names[0]:
                 left_out.append(LeftOut(name, reason=str(error)))
     return found
+
+
+def _with_one_member(exchange: Exchange) -> Exchange:
+    own: Exchange = replace(exchange, scope="oneself")  # type: ignore[type-var]  # exchanges are dataclasses
+    return own
 
 
 def _candidate(config: Config, name: str, set_up: SetUp) -> Candidate:
