@@ -211,7 +211,7 @@ def _alone(advice: Advice) -> str:
 
 def _reason(advice: Advice) -> str:
     """Why it is not clear, or what is excluded."""
-    gain, worth = advice.gain, f"{advice.size.worth:g} {'point' if advice.size.worth == 1 else 'points'}"
+    gain, worth = advice.gain, _points(advice.size.worth)
     if advice.verdict == "yes":
         return ""
     if advice.verdict == "no":
@@ -219,6 +219,10 @@ def _reason(advice: Advice) -> str:
     if gain.low is not None and gain.low > 0:
         return f", which may be less than the {worth} worth having"
     return ", and the interval contains 0"
+
+
+def _points(size: float) -> str:
+    return f"{size:g} point" if size == 1 else f"{size:g} points"
 
 
 def _common(advice: Advice) -> str:
@@ -281,8 +285,8 @@ def _sure(advice: Advice) -> str:
     size = f"{abs(ahead.mean):.1f} points {'more' if ahead.mean >= 0 else 'less'} accurate than {spoken(second.method)}"
     clear = "" if ahead.clear else "; no clear difference"
     return (
-        f"chosen of {len(advice.tried)} by the others of {advice.chosen.count(advice.method)} of {advice.size.seeds} "
-        f"seeds, and {size} (95 % interval {ahead.low:+.1f} to {ahead.high:+.1f}{clear})"
+        f"the choice in {advice.chosen.count(advice.method)} of {advice.size.seeds} seeds among {len(advice.tried)} "
+        f"methods, and {size} (95 % interval {ahead.low:+.1f} to {ahead.high:+.1f}{clear})"
     )
 
 
@@ -314,7 +318,7 @@ _CAPTION = (
 )
 _LEARNERS_CAPTION = (
     "Own answers to own held-out samples, in percent, by the method that the other seeds choose. Helped, harmed: "
-    "by more than {worth:g} points, and more than chance does in one of ten learners (sign test over the samples)."
+    "by more than {worth}, and more than chance does in one of ten learners (sign test over the samples)."
 )
 
 
@@ -336,7 +340,7 @@ def _methods_table(advice: Advice) -> Table:
 
 
 def _learners_table(advice: Advice) -> Table:
-    table = new_table("Each learner", _LEARNERS_CAPTION.format(worth=advice.size.worth))
+    table = new_table("Each learner", _LEARNERS_CAPTION.format(worth=_points(advice.size.worth)))
     table.add_column("learner")
     for heading in ("samples", "alone %", "together %", "gain", "", "by chance"):
         table.add_column(heading, justify="right", no_wrap=True)
