@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from consilience import split
+from consilience.models import SplitModel
+from consilience.models.cut import cut
 from consilience.peer.peer import Peer
 from consilience.wire.rules import Rules
 from tests.peer_tools import CLASSES, SHAPE, WIDTH, Batches, Founded, federation
 from tests.relay_tools import RelayProcess, serving
 
 AT_ONCE = Rules(min_contributions=1, deadline=0.2)
+ALONE = Rules(min_contributions=1)
 LR = 0.1
 
 
@@ -35,6 +38,14 @@ class Net(nn.Module):
         """(n, 6) -> (n, 3)."""
         logits: Tensor = self.fc(self.dropout(self.body(inputs)))
         return logits
+
+
+def divided() -> SplitModel:
+    """A model whose server part only votes move; its device part is the first layer."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [nn.Linear(SHAPE[0], 8), nn.ReLU(), nn.Linear(8, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)]
+        return cut(nn.Sequential(*layers), at="0")
 
 
 class Served(NamedTuple):
@@ -76,6 +87,8 @@ def train_by_hand(
             penalties.append(peer.penalty(targets))
             loss = (peer.loss(targets) if method_loss else own) + penalties[-1]
             (loss / accumulate).backward()  # type: ignore[no-untyped-call]
+            if any(e.owned_part for e in peer.exchanges):
+                peer.take_gradients()
             if step % accumulate == 0:
                 optimizer.step()
                 optimizer.zero_grad()
