@@ -5,56 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from consilience.lightning import ConsilienceCallback
-from consilience.peer.peer import Peer
-from tests.peer_tools import SHARING, Batches, batches
-from tests.trainer_tools import ALONE, AT_ONCE, LR, Net, Served, divided, flat, served, train_by_hand
+from tests.peer_tools import SHARING, batches
+from tests.trainer_tools import ALONE, AT_ONCE, Net, divided, flat, served, train_by_hand
+from tests.trainers.lightning_tools import BOTH, QUIET, Mine, fit, join, of
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),  # between Lightning and torch
-]
-BOTH = {"name": "fedavg", "objective": "calibrated", "own_head": True}
-
-
-class Mine(lightning.LightningModule):
-    """A user's module, which knows nothing of a federation."""
-
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.net = Net(dropout=dropout)
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.net(inputs)
-
-    def training_step(self, batch: Any, index: int) -> Any:
-        return cross_entropy(self(batch[0]), batch[1])
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=LR, momentum=0.9)
-
-
-def fit(module: lightning.LightningModule, loader: Any, *callbacks: Any, epochs: int = 3, **more: Any) -> Any:
-    """The trainer, after training."""
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    path, val = more.pop("ckpt_path", None), more.pop("val", None)
-    settings = {"max_epochs": epochs, "accelerator": "cpu", "enable_model_summary": False, **quiet, **more}
-    trainer = lightning.Trainer(callbacks=list(callbacks), **settings)
-    trainer.fit(module, loader, val, ckpt_path=path)
-    return trainer
-
-
-def of(loader: Batches) -> DataLoader[Any]:
-    """A data loader of the same batches."""
-    return DataLoader(TensorDataset(*(torch.cat(parts) for parts in zip(*loader, strict=True))), 8)
+pytestmark = [pytest.mark.usefixtures("one_thread"), *QUIET]
 
 
 class ByHand:
@@ -65,10 +25,6 @@ class ByHand:
             self.model = Net()
             self.peer = hand.join(0, self.model, layer="fc")
             self.penalties = train_by_hand(self.peer, self.model, batches(0), epochs, **more)
-
-
-def join(place: Served, module: Mine, member: int = 0, **more: Any) -> Peer:
-    return place.join(member, module.net, layer="fc", **more)
 
 
 # --- a fit

@@ -6,7 +6,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, SequentialSampler
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 from consilience import split
 from consilience.peer.peer import Peer
-from consilience.transformers import ConsilienceMixin, ConsilienceTrainer
+from consilience.transformers import ConsilienceMixin
 from tests.peer_tools import CLASSES, SHARING
-from tests.trainer_tools import ALONE, AT_ONCE, Served, flat, served
+from tests.trainer_tools import ALONE, Served, flat, served
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BOTH = {"name": "fedavg", "objective": "calibrated", "own_head": True}
