@@ -89,7 +89,7 @@ def test_evaluation_and_the_sanity_check_change_nothing(tmp_path: Path) -> None:
 
 
 def test_sharing_leaves_modes_and_random_numbers_of_the_training_as_they_are(tmp_path: Path) -> None:
-    """Without penalties, dropout, shuffled batches and a frozen part give the bits of a training without a federation."""
+    """Without penalties, dropout, shuffled batches and a frozen part give the bits of a training alone."""
 
     class PartlyEvaluated(Mine):
         def on_train_epoch_start(self) -> None:
