@@ -69,13 +69,18 @@ class ConsilienceMixin(_Base):
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **kwargs: Any) -> Any:
         """Train; a checkpoint has the peer's modules too, where the federation's method has any."""
+        if trial is not None or self.model_init is not None:
+            raise ConfigurationError(
+                "a hyperparameter search trains many models, and a member has one; give the trainer model= and no "
+                "model_init, and join() for each training"
+            )
         if resume_from_checkpoint:
             last = get_last_checkpoint(self.args.output_dir) if resume_from_checkpoint is True else None
             if folder := last or resume_from_checkpoint:
                 read_checkpoint(Path(str(folder)), self._epochs)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        return super().train(resume_from_checkpoint, **kwargs)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The trainer's optimizer, with the parameters of the peer's modules."""

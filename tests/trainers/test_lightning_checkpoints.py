@@ -31,10 +31,12 @@ class Validated(Mine):
         self.log("accuracy", (self(batch[0]).argmax(1) == batch[1]).float().mean())
 
 
-def train(place: Served, build: type[Mine], epochs: int, loss: str, path: Path | None = None) -> tuple[Mine, Peer]:
+def train(
+    place: Served, build: type[Mine], epochs: int, loss: str, path: Path | None = None, member: int = 0
+) -> tuple[Mine, Peer]:
     """Train to an epoch, from a checkpoint if there is one, in a process that has just started as far as it knows."""
     module = build()
-    peer = join(place, module)
+    peer = join(place, module, member)
     keep = ModelCheckpoint(place.made.folder / "kept", save_last=True, every_n_epochs=1)
     val = of(batches(7)) if build is Validated else None
     found = {"enable_checkpointing": True, "ckpt_path": path, "val": val, "num_sanity_val_steps": 0}
@@ -68,11 +70,9 @@ def test_a_checkpoint_has_the_private_head_and_another_member_s_is_refused(tmp_p
         state = torch.load(path, weights_only=True)["callbacks"]["ConsilienceCallback"]
         assert (state["federation"], state["member"]) == ("small", "m0")
         assert all(map(torch.equal, state["modules"]["cross_entropy"].values(), peer.parameters()))
-        module = Mine()
-        callback = ConsilienceCallback(join(place, module, member=1), loss="method")
         message = "of member 'm0' in federation 'small', and the peer is 'm1' in 'small'; join with the token"
         with pytest.raises(CheckpointError, match=message):
-            fit(module, of(batches(0)), callback, ckpt_path=path)
+            train(place, Mine, 2, "method", path, member=1)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
