@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +17,12 @@ from safetensors.torch import load_file
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.peer.peer import Peer
 from consilience.transformers import ConsilienceTrainer
+from tests.local_relay import SRC
 from tests.peer_tools import SHARING
 from tests.trainer_tools import Served, flat
 from tests.trainers.transformers_tools import BOTH, Mine, Texts, arguments, bert, federation_of, joined
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -26,9 +32,7 @@ def train(
     """Train to an epoch, with shuffled batches and dropout, in a process that has just started as far as it knows."""
     model = bert(dropout=0.3)
     peer = joined(place, model, member)
-    settings = arguments(
-        place.made.folder, epochs, save_strategy="epoch", optim="adamw_torch", learning_rate=0.01, **more
-    )
+    settings = arguments(place.made.folder, epochs, save_strategy="epoch", optim="adamw_torch", learning_rate=0.01)
     trainer = ConsilienceTrainer(model, settings, train_dataset=Texts(), peer=peer, loss=loss)
     trainer.train(resume_from_checkpoint=resume)
     peer.close()
@@ -121,3 +125,33 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(settings, "_n_gpu", 2)  # as with two GPUs in one process
         with pytest.raises(ConfigurationError, match=r"1 processes with 2 GPUs each.*CUDA_VISIBLE_DEVICES naming one"):
             Mine(model, settings, **data, peer=peer)
+
+
+DISTRIBUTED = """
+import sys
+from pathlib import Path
+from consilience import join
+from tests.trainers.transformers_tools import Mine, Texts, arguments, bert
+url, token, folder = sys.argv[1:]
+model = bert()
+peer = join(url, token, model, layer="classifier", folder=folder)
+Mine(model, arguments(Path(folder)), train_dataset=Texts(), peer=peer)
+"""
+
+
+def test_several_processes_are_refused(tmp_path: Path) -> None:
+    """Two real ones, which gloo connects."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with federation_of(tmp_path, SHARING, members=2) as place:
+        started = []
+        for rank in range(2):
+            at = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+            mine = {"RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": os.pathsep.join((str(ROOT), SRC))}
+            given = [place.relay.url, place.made.tokens[rank], str(tmp_path / f"process-{rank}")]
+            program = [sys.executable, "-c", DISTRIBUTED, *given]
+            environment = {**os.environ, **at, **mine}
+            started.append(subprocess.Popen(program, env=environment, stderr=subprocess.PIPE, text=True))
+        errors = [process.communicate(timeout=200)[1] for process in started]
+    message = "ConfigurationError: the trainer runs 2 processes with 0 GPUs each, and a member is one process"
+    assert all(message in error for error in errors), errors
