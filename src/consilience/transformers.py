@@ -12,6 +12,7 @@ model trains. It needs the extra `transformers`.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,10 +77,10 @@ class ConsilienceMixin(_Base):
                 "a hyperparameter search trains many models, and a member has one; give the trainer model= and no "
                 "model_init, and join() for each training"
             )
-        if resume_from_checkpoint:
-            last = get_last_checkpoint(self.args.output_dir) if resume_from_checkpoint is True else None
-            if folder := last or resume_from_checkpoint:
-                read_checkpoint(Path(str(folder)), self._epochs)
+        last = resume_from_checkpoint is True and get_last_checkpoint(str(self.args.output_dir))
+        folder = last or (resume_from_checkpoint if isinstance(resume_from_checkpoint, str | os.PathLike) else None)
+        if folder:
+            read_checkpoint(Path(folder), self._epochs)
         return super().train(resume_from_checkpoint, **kwargs)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
