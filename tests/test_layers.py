@@ -44,6 +44,7 @@ LAYERS = (
 WITHOUT_TORCH = (
     *("errors", "files", "randomness", "task", "user_code", "validation", "wire", "channels", "config", "data"),
     *("relay.app", "relay.admin", "relay.server", "cli.main"),
+    *("peer.array_peer", "peer.array_charter", "peer.direct.network"),
 )
 
 RELAY = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -31,6 +31,8 @@ class LoopTraining:
     model: nn.Module | None
     classifier: nn.Linear | None
     """The linear layer of the model that computes the logits; what it reads are the features."""
+    _round: int
+    """The number of the newest round that was shared."""
 
     def __init__(
         self,
@@ -57,11 +59,6 @@ class LoopTraining:
         """Record the model's forward passes from now on."""
         if self.model is not None and self.classifier is not None:
             self._record = ForwardRecord(self.classifier, CalledModel(self.model, self.classifier).layer)
-
-    @property
-    def round(self) -> int:
-        """The number of the newest round that was shared, acknowledged or not."""
-        raise NotImplementedError
 
     @property
     def modules(self) -> Mapping[str, nn.ModuleDict]:
@@ -123,7 +120,7 @@ class LoopTraining:
         context.move_to(features.device)
         seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
         total = seen["logits"].new_zeros(())
-        round_ = self.round + 1
+        round_ = self._round + 1
         with torch.autocast(features.device.type, enabled=False), not_recorded():  # float32, as answers travel
             for e in (at_round(e, round_) for e in self.exchanges):
                 weight = as_number(e.weight)
@@ -136,12 +133,12 @@ class LoopTraining:
         return total
 
     def _read(
-        self, call: str, batch: tuple[Any, ...], named: Mapping[str, Any]
+        self, call: str, batch: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor, Tensor, Classifier]:
         """Features, logits, targets and classifier: of the last forward pass, or as they were given by hand."""
         by_hand = ("features", "logits", "targets", *(("classifier",) if call == "penalty" else ()))
         if len(batch) == 1 and not named:
-            batch, named = (), {"targets": batch[0]}
+            return self._last_pass(call, batch[0])
         if not batch and named.keys() == {"targets"}:
             return self._last_pass(call, named["targets"])
         given = {**dict(zip(by_hand, batch, strict=False)), **named}
