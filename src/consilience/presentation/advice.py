@@ -9,11 +9,13 @@ from typing import Any
 from rich.table import Table
 
 from consilience.config.overrides import parse_method
+from consilience.kinds import ACCURACY, METRICS
 from consilience.presentation.message import joined
 from consilience.presentation.method_looks import spoken_name
 from consilience.presentation.notebook import tables_html
 from consilience.presentation.paired import Difference
-from consilience.presentation.tables import METRIC_HEADINGS, format_bytes, method_label, new_table, plural, table_text
+from consilience.presentation.score_words import in_words_of, metric_headings
+from consilience.presentation.tables import format_bytes, method_label, new_table, plural, table_text
 from consilience.presentation.trial import (
     Effect,
     LearnerGain,
@@ -50,6 +52,8 @@ class TrialSize:
     """The smallest gain worth having, in points."""
     budget: int | None = None
     """The most bytes that a learner may send and receive in a round."""
+    metric: str = ACCURACY.key
+    """The key of the score."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +288,7 @@ def _sure(advice: Advice) -> str:
     ahead = difference(advice.answers[advice.method], second)
     size = f"{abs(ahead.mean):.1f} points {'more' if ahead.mean >= 0 else 'less'} accurate than {spoken(second.method)}"
     clear = "" if ahead.clear else "; no clear difference"
+    size = in_words_of(METRICS[advice.size.metric], size)
     return (
         f"the choice in {advice.chosen.count(advice.method)} of {advice.size.seeds} seeds among {len(advice.tried)} "
         f"methods, and {size} (95 % interval {ahead.low:+.1f} to {ahead.high:+.1f}{clear})"
@@ -327,7 +332,7 @@ def _methods_table(advice: Advice) -> Table:
     title = f"{size.data}: {plural(len(size.learners), 'learner')}, {size.rounds} rounds, {plural(size.seeds, 'seed')}"
     table = new_table(title, _CAPTION.format(alone=spoken(advice.alone)))
     table.add_column("method", min_width=12)
-    for heading in (METRIC_HEADINGS["accuracy_own"], "common %", "gain", "upload", "download"):
+    for heading in (metric_headings(METRICS[size.metric])["accuracy_own"], "common %", "gain", "upload", "download"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, each in advice.answers.items():
         gain = difference(each, alone)

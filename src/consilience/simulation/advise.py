@@ -14,6 +14,7 @@ from consilience.data import Dataset
 from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import ConfigurationError
 from consilience.files import readable_json, replace_file, report_write_errors
+from consilience.kinds import kind_of
 from consilience.presentation.advice import Advice, TrialSize, make_advice
 from consilience.presentation.tables import plural
 from consilience.simulation.advice.candidates import CONTROL
@@ -131,6 +132,7 @@ def _size(trial: Trial, budget: int | None, worth: float) -> TrialSize:
         config.federation.seed,
         float(worth),
         budget,
+        kind_of(trial.data.target).metric.key,
     )
 
 
