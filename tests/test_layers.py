@@ -34,7 +34,7 @@ LAYERS = (
     {"presentation"},
     {"relay", "simulation"},
     {"peer"},
-    {"leakage"},
+    {"leakage", "lightning", "transformers"},
     {"report"},
     {"papers"},
     {"cli"},

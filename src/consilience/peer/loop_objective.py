@@ -65,7 +65,9 @@ class LoopObjective:
                 f"features and logits; compute it in your loop, or take part with the command `consilience join`"
             )
         targets = self._context.check_batch("loss", features, logits, targets)
-        with torch.autocast(features.device.type, enabled=False), not_recorded(self._context.classifier):
+        model = self._context.model
+        classifier = None if model is None else model.classifier
+        with torch.autocast(features.device.type, enabled=False), not_recorded(classifier):
             return self.objective.loss(self._view(features, logits, targets))
 
     def own_logits(self, features: Tensor, logits: Tensor) -> Tensor:
