@@ -20,7 +20,7 @@ ROOT = Path(consilience.__file__).parent
 
 LAYERS = (
     {"errors"},
-    {"extras", "files", "randomness", "task", "user_code", "validation"},
+    {"extras", "files", "input_fields", "randomness", "task", "user_code", "validation"},
     {"wire"},
     {"channels"},
     {"config"},
@@ -42,7 +42,19 @@ LAYERS = (
 """From the bottom up: a package imports from itself and from lower lines, never from another one of its own line."""
 
 WITHOUT_TORCH = (
-    *("errors", "files", "randomness", "task", "user_code", "validation", "wire", "channels", "config", "data"),
+    *(
+        "errors",
+        "files",
+        "input_fields",
+        "randomness",
+        "task",
+        "user_code",
+        "validation",
+        "wire",
+        "channels",
+        "config",
+        "data",
+    ),
     *("relay.app", "relay.admin", "relay.server", "cli.main"),
 )
 

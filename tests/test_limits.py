@@ -28,6 +28,7 @@ ENTRY_POINTS = {
 RECORDS = {
     "config/groups.py: GroupConfig": "the settings of a group of learners by name",
     "config/settings.py: Settings": "the settings of a run by name, for autocompletion",
+    "data/dataset.py: Dataset": "what a data set consists of, by name",
     "exchanges/observations.py: Observations": "the settings of an exchange by name, and what it is",
     "learner/spec.py: LearnerSpec": "everything that learners of one cohort have in common, by name",
     "exchanges/base.py: View": "what an exchange or an objective may see of its learner, by name",

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.data.arrays import TEST_SHARE, GivenArrays, raw_from_arrays
+from consilience.data.arrays import TEST_SHARE, GivenArrays, GivenInputs, raw_from_arrays
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_windows
 from consilience.data.readers.torch_dataset import Samples, read_samples
-from consilience.data.scaling import UNSCALED, Scaling, ScalingChoice, ScalingKind, measure_scaling
+from consilience.data.scaling import UNSCALED, FieldScalings, Scaling, ScalingChoice, ScalingKind, measure_scaling
 from consilience.errors import DataError
+from consilience.input_fields import InputFields, InputShape
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -48,6 +49,8 @@ class Dataset:
     """Where inputs are codes of characters: all characters, in the order of their codes."""
     columns: tuple[str, ...] = ()
     """Names of a table's columns; empty where they have none."""
+    fields: InputFields | None = None
+    """Where an input is several arrays: what its row of numbers, (n, numbers), is packed of."""
     sample_epsilons: NDArray[np.float64] | None = None
     """(n,) the privacy budget of each training sample, inf where it has none of its own; None: none has."""
 
@@ -55,9 +58,9 @@ class Dataset:
     def from_arrays(
         cls,
         name: str,
-        inputs: ArrayLike,
+        inputs: GivenInputs,
         targets: ArrayLike,
-        test_inputs: ArrayLike | None = None,
+        test_inputs: GivenInputs | None = None,
         test_targets: ArrayLike | None = None,
         *,
         test_share: float = TEST_SHARE,
@@ -66,7 +69,7 @@ class Dataset:
         shareable: ArrayLike | None = None,
         owners: ArrayLike | None = None,
         sample_epsilons: ArrayLike | None = None,
-        scaling: ScalingChoice = "auto",
+        scaling: ScalingChoice | FieldScalings = "auto",
     ) -> Dataset:
         """A data set of your own arrays: images in any layout, or a table, and labels that are whole numbers from 0.
 
@@ -78,6 +81,9 @@ class Dataset:
         name or number of each training sample's owner, `sample_epsilons` the privacy budget of each training sample,
         inf where it has none of its own. Labels have no gaps, but where `classes` or `labels` says how many classes
         there are, some may have no samples.
+
+        A dictionary or a tuple of arrays is several fields, which the model's forward takes by name or by position.
+        Images and tables among them are scaled as above, with `scaling` by field; whole numbers and masks are not.
 
             >>> import numpy as np
             >>> Dataset.from_arrays("mine", np.arange(30).reshape(10, 3) / 10, np.arange(10) % 2).test_inputs.shape
@@ -163,7 +169,9 @@ class Dataset:
         return cls.from_raw(name, raw)
 
     @classmethod
-    def from_raw(cls, name: str, raw: RawDataset, scaling: Scaling | ScalingKind | None = None) -> Dataset:
+    def from_raw(
+        cls, name: str, raw: RawDataset, scaling: Scaling | ScalingKind | FieldScalings | None = None
+    ) -> Dataset:
         """The data set made of `raw`; scaling: one to use, or its kind; None: the one that suits the training part."""
         _check_shapes(f"data set {name!r}", raw.inputs, raw.test_inputs)
         if isinstance(scaling, Scaling):
@@ -185,6 +193,7 @@ class Dataset:
             raw.owner_names,
             raw.alphabet,
             raw.columns,
+            raw.fields,
             raw.sample_epsilons,
         )
 
@@ -217,12 +226,21 @@ class Dataset:
     def __repr__(self) -> str:
         """How much there is, and of what shape, without the arrays."""
         counts = f"{len(self.inputs)} training and {len(self.test_inputs)} test samples"
-        return f"Dataset({self.name!r}: {counts} of the shape {self.shape}, {self.classes} classes)"
+        return f"Dataset({self.name!r}: {counts} of {self.describe_shape()}, {self.classes} classes)"
+
+    def describe_shape(self) -> str:
+        """The shape of one input in words, or its fields."""
+        return f"the shape {self.shape}" if self.fields is None else self.fields.describe()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input: (channels, height, width) of an image, (features,) of a table, (length,) of text."""
         return self.inputs.shape[1:]
+
+    @property
+    def model_shape(self) -> InputShape:
+        """The shape that a model is built for: of one input, or of its fields, by name or by position."""
+        return self.shape if self.fields is None else self.fields.shape
 
     def text(self, codes: ArrayLike) -> str:
         """The characters that codes stand for, where inputs are text."""
@@ -245,12 +263,19 @@ def _check_shapes(what: str, inputs: NDArray[Any], test_inputs: NDArray[Any]) ->
 
 def _fitted(what: str, raw: RawDataset, scaling: Scaling) -> Scaling:
     """A scaling measured elsewhere for these inputs: pixels are compared as fractions of their own maximum."""
+    known = tuple((field.name, field.size) for field in scaling.fields)
+    own = () if raw.fields is None else tuple((field.name, field.size) for field in raw.fields.fields)
+    if known != own:
+        said = [", ".join(f"{name} ({size})" for name, size in each) or "one array" for each in (own, known)]
+        raise DataError(
+            f"{what}: its inputs are {said[0]}, and the scaling to use is of {said[1]}; use the same fields"
+        )
     if scaling.kind == "columns" and raw.inputs.shape[1:] != (len(scaling.mean),):
         raise DataError(
             f"{what}: its inputs have the shape {raw.inputs.shape[1:]}, and the scaling to use is of "
             f"{len(scaling.mean)} columns; use the same columns"
         )
-    return scaling if scaling.kind == "none" else replace(scaling, pixel_max=raw.pixel_max)
+    return scaling if scaling.kind in ("none", "fields") else replace(scaling, pixel_max=raw.pixel_max)
 
 
 def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:

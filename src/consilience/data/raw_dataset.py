@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.errors import ConfigurationError
+from consilience.input_fields import InputFields
 
 Selection = slice | NDArray[np.int64]
 """Which samples are used: a range, or their positions."""
@@ -30,6 +31,7 @@ class RawDataset(NamedTuple):
     alphabet: str = ""  # where inputs are codes of characters: all characters, in the order of their codes
     columns: tuple[str, ...] = ()  # names of a table's columns
     sample_epsilons: NDArray[np.float64] | None = None  # (n,) privacy budgets of single samples, inf where none
+    fields: InputFields | None = None  # where an input is several arrays: what its row of numbers is packed of
 
     def first(self, what: str, train: int | None, test: int | None) -> RawDataset:
         """Use only the first `train` training and `test` test samples; None: all.

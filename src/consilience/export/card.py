@@ -11,13 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
+from consilience.input_fields import InputFields, InputShape
 from consilience.validation import describe_error
 
 CARD, WEIGHTS, ONNX = "model.json", "model.safetensors", "model.onnx"
 OWN_ANSWER, OWN_ONNX = "own_answer.safetensors", "own_answer.onnx"
 FORMAT = 1
 """Of the folders that this version writes and reads."""
-InputKind = Literal["image", "table", "text"]
+InputKind = Literal["image", "table", "text", "fields"]
 ModelSource = Literal["built-in", "file", "python"]
 """Where a model's class comes from: this library, a file of the user's, or an object of a user's program."""
 
@@ -36,6 +37,8 @@ class InputDescription(_Record):
     alphabet: str = ""
     columns: tuple[str, ...] = ()
     """Names of a table's columns, in the order of the inputs."""
+    fields: dict[str, Any] | None = None
+    """Where an input is several arrays: the record of its `InputFields`, which a sample's row is packed of."""
     scaling: dict[str, Any]
     """How values become inputs: the record of a `Scaling`."""
 
@@ -43,7 +46,18 @@ class InputDescription(_Record):
     def of_record(cls, record: Mapping[str, Any]) -> InputDescription:
         """From the record of a data set, as `describe_dataset` writes it."""
         kind: InputKind = "text" if record["alphabet"] else "image" if len(record["shape"]) == 3 else "table"
-        return cls(kind=kind, **{key: record[key] for key in cls.model_fields if key != "kind"})
+        known = {key: record[key] for key in cls.model_fields if key in record}
+        return cls(kind="fields" if known.get("fields") else kind, **known)
+
+    @property
+    def input_fields(self) -> InputFields | None:
+        """The fields of an input that is several arrays."""
+        return None if self.fields is None else InputFields.from_record(self.fields)
+
+    @property
+    def model_shape(self) -> InputShape:
+        """The shape that the model is built for: of one input, or of its fields."""
+        return self.shape if self.input_fields is None else self.input_fields.shape
 
     @property
     def class_names(self) -> list[str]:
@@ -54,7 +68,8 @@ class InputDescription(_Record):
 def describe_inputs(data: Dataset) -> InputDescription:
     """The inputs of a data set."""
     known = {key: getattr(data, key) for key in ("shape", "classes", "labels", "alphabet", "columns")}
-    return InputDescription.of_record(known | {"scaling": data.scaling.record()})
+    fields = None if data.fields is None else data.fields.record()
+    return InputDescription.of_record(known | {"fields": fields, "scaling": data.scaling.record()})
 
 
 class ModelFile(_Record):

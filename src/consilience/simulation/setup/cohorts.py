@@ -17,7 +17,7 @@ from consilience.learner.batches import LocalWork
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
 from consilience.method import Method
-from consilience.models import is_model_file, model_digest, model_factory
+from consilience.models import is_model_file, model_digest
 from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.setup.assign_data import AssignedData, members_of
@@ -29,7 +29,7 @@ from consilience.simulation.setup.compatibility import (
     min_batch_size,
 )
 from consilience.simulation.setup.federations import Federations
-from consilience.simulation.setup.participants import Participant
+from consilience.simulation.setup.participants import Participant, learner_build
 from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, check_exchanges
 from consilience.simulation.setup.privacy import check_private, learner_privacy
 from consilience.simulation.setup.resistance import check_robustness
@@ -149,9 +149,7 @@ class _CohortPlanner:
         config, data, model = self.config, self.data.train, participant.model
         named = isinstance(model, str)
         return LearnerSpec(
-            build=model_factory(model, data.shape, data.classes, config.model.width)
-            if isinstance(model, str)
-            else model,
+            build=learner_build(model, data, config.model.width),
             role=participant.role,
             optimizer=participant.optimizer,
             shape=data.shape,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.evaluation.classification import TOP
+from consilience.input_fields import InputFields
 from consilience.learner.learner import Learner
 from consilience.learner.passes import layer_outputs
 from consilience.method import Method
@@ -103,7 +104,9 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
     if learner.task.classes != data.classes:
         raise ConfigurationError(f"model {name!r} predicts {learner.task.classes} classes, the data has {data.classes}")
     _check_text(learner, data)
-    _check_features(learner)
+    if data.fields is not None:
+        _check_fields(learner, participant.role.objective, data.fields)
+    _check_features(learner, data)
     _check_views(learner, participant, data)
     normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
     if not participant.epochs or not (normalizes or participant.role.objective.compares_samples):
@@ -147,8 +150,22 @@ def _check_text(learner: Learner, data: Dataset) -> None:
             )
 
 
+def _check_fields(learner: Learner, objective: Objective, fields: InputFields) -> None:
+    """Refuse what changes the samples of a mini-batch, where a sample has several fields."""
+    if learner.spec.augmentation is not None:
+        raise ConfigurationError(
+            f"augment changes single arrays, and the data has the fields {fields.describe()}; leave it out, or "
+            f"augment in the model's forward while it is in training mode"
+        )
+    if not objective.labeled:
+        raise ConfigurationError(
+            f"objective {objective.name!r} makes views of images, and the data has the fields {fields.describe()}; "
+            f"give the images alone, or learn with labels"
+        )
+
+
 @torch.no_grad()
-def _check_features(learner: Learner) -> None:
+def _check_features(learner: Learner, data: Dataset) -> None:
     """Refuse a model that fails on the data's inputs, or whose features do not fit its classifier."""
     task, inputs = learner.task, torch.zeros(2, *learner.task.inputs, dtype=learner.dtype).to(learner.device)
     try:
@@ -161,7 +178,7 @@ def _check_features(learner: Learner) -> None:
     except Exception as error:  # the user's own code may raise anything
         message = str(error) if isinstance(error, RuntimeError | ValueError | IndexError) else from_file.failure(error)
         raise ConfigurationError(
-            f"model {task.model!r} cannot take inputs of the shape {task.inputs}: {message}"
+            f"model {task.model!r} cannot take inputs of {data.describe_shape()}: {message}"
         ) from error
     if features.shape != (2, task.width):
         raise ConfigurationError(
