@@ -17,7 +17,7 @@ def outcome(mechanism: str, epsilon: str, *by_seed: float) -> Outcome:
 
 def test_every_cell_is_a_valid_run_with_its_budget() -> None:
     cells = PRIVACY.cells(Scale())
-    assert len({cell.name for cell in cells}) == len(cells) == 2 * (1 + 2 * 5)
+    assert len({cell.name for cell in cells}) == len(cells) == 2 * (2 + 2 * 5)
     for cell in cells:
         asked: Any = cell.config.privacy
         assert asked.private == (cell.labels["mechanism"] if cell.labels["epsilon"] not in ("", "none") else "none")

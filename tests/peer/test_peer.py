@@ -233,12 +233,12 @@ LOADERS: dict[str, Any] = {
     "a DataLoader": DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=5),
     "a list": [(INPUTS, TARGETS)],
     "lists in a list": [[INPUTS, TARGETS]],
-    "more than two items": [(INPUTS, TARGETS, "names", 3)],
     "NumPy": [(INPUTS.numpy(), TARGETS.numpy())],
     "float64": [(INPUTS.double(), TARGETS)],
     "small targets": [(INPUTS, TARGETS.to(torch.uint8))],
 }
 WRONG: dict[str, tuple[Any, str]] = {
+    "targets that are not last": ([(INPUTS, TARGETS, "names")], r"last item of its batches.*unpack=\.\.\."),
     "nothing": ([], "no batches"),
     "inputs alone": ([INPUTS], r"\(inputs, targets\)"),
     "whole inputs": ([((INPUTS * 10).long(), TARGETS)], "inputs of torch.int64"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
@@ -11,42 +12,69 @@ from consilience.papers.thesis.published import TASKS
 EPSILONS: tuple[float | None, ...] = (1.0, 2.0, 4.0, 8.0, None)
 """Budgets over the whole training; None is no noise at all."""
 DELTA = 1e-5
-MECHANISMS: dict[str, dict[str, Any]] = {
-    "upload": {"method": {"name": "federated-distillation", "kd": 0.1}, "private_clip": 1.0, "private_uploads": 5},
-    "training": {"method": {"name": "fedavg"}, "private_clip": 1.0, "lr": 0.03},
+MECHANISMS = {"upload": "federated-distillation", "training": "fedavg"}
+"""The method of each mechanism: few values for noise on a whole upload, weights where steps have noise."""
+ALONE = {"alone": "independent", "alone, self-distillation": "self-distillation"}
+"""Learning alone, and its control: a learner that is pulled to its own class means, without partners."""
+LEARNERS = 10
+_SEEDS, _NONE = 3, "none"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many samples each learner has, and how runs of this size train.
+
+    settings: of all rows. rows: of one row, in addition; of the mechanisms, only where uploads are private.
+    """
+
+    samples: int
+    settings: Mapping[str, Any]
+    rows: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """The settings that all rows have in common."""
+        return {"learners": LEARNERS, "train": LEARNERS * self.samples, "eval_every": self.settings["rounds"]} | dict(
+            self.settings
+        )
+
+
+_UPLOAD = {"method": {"kd": 0.1}, "private_clip": 1.0, "private_uploads": 5}
+_TRAINING = {"private_clip": 1.0, "lr": 0.03}
+SIZES = {
+    "120 images": Size(120, {**TASKS["MNIST"], "rounds": 100}, {"upload": _UPLOAD, "training": _TRAINING}),
+    "6,000 images": Size(
+        6000,
+        {**TASKS["MNIST"], "rounds": 10, "batch_size": 128},
+        {"upload": _UPLOAD, "training": _TRAINING | {"batch_size": 256}},
+    ),
 }
-"""Each mechanism that is compared, with the method and the settings that suit it: few values for noise on a whole
-upload, weights where steps have noise. Chosen by validation accuracy on digits, seeds from 1000 on."""
-_SIZES = {"120 images": 120, "6,000 images": 6000}
-_LEARNERS, _ALONE, _SEEDS = 10, "alone", 3
-_NONE = "none"
+"""Sizes by name. Settings of rows were chosen by validation accuracy, seeds from 1000 on: `choose_settings.py` in
+benchmarks."""
+_QUICK = {"100 samples": Size(100, {"data": "digits", "rounds": 30}, {"upload": _UPLOAD, "training": _TRAINING})}
 
 
 def _cells(scale: Scale) -> list[Cell]:
     """For each size: learning alone, and each mechanism with every budget."""
     found = []
-    for size, samples in {"100 samples": 100}.items() if scale.quick else _SIZES.items():
-        task = {"data": "digits", "rounds": 30} if scale.quick else {**TASKS["MNIST"], "rounds": 30}
-        common = {**task, **scale.settings(_SEEDS), "learners": _LEARNERS, "train": _LEARNERS * samples}
-        common |= {"eval_every": common["rounds"]}
-        found.append(
-            Cell({"size": size, "mechanism": _ALONE, "epsilon": ""}, common | {"method": {"name": "independent"}})
-        )
-        budgets = EPSILONS[::2] if scale.quick else EPSILONS
-        found += [_cell(common, size, name, epsilon) for name in MECHANISMS for epsilon in budgets]
+    for name, size in (_QUICK if scale.quick else SIZES).items():
+        for row in ALONE:
+            found.append(_cell(scale, name, size, row, None))
+        for row in MECHANISMS:
+            found += [_cell(scale, name, size, row, e) for e in (EPSILONS[::2] if scale.quick else EPSILONS)]
     return found
 
 
-def _cell(common: Mapping[str, Any], size: str, mechanism: str, epsilon: float | None) -> Cell:
-    """A run with one mechanism and budget; without noise, the method as it is by default."""
-    chosen = MECHANISMS[mechanism]
-    if epsilon is None:
-        settings = {**common, "method": {"name": chosen["method"]["name"]}}
-    else:
-        settings = {**common, **chosen, "private": mechanism, "epsilon": epsilon, "delta": DELTA}
-    return Cell(
-        {"size": size, "mechanism": mechanism, "epsilon": _NONE if epsilon is None else f"{epsilon:g}"}, settings
-    )
+def _cell(scale: Scale, name: str, size: Size, row: str, epsilon: float | None) -> Cell:
+    """A run of a row with a budget; without noise, the method as it is by default."""
+    method: dict[str, Any] = {"name": ALONE.get(row) or MECHANISMS[row]}
+    own = dict(size.rows.get(row, {})) if row in ALONE or epsilon is not None else {}
+    method |= own.pop("method", {})
+    if row in MECHANISMS and epsilon is not None:
+        own |= {"private": row, "epsilon": epsilon, "delta": DELTA}
+    label = "" if row in ALONE else _NONE if epsilon is None else f"{epsilon:g}"
+    settings = {**size.common, **scale.settings(_SEEDS), **own, "method": method}
+    return Cell({"size": name, "mechanism": row, "epsilon": label}, settings)
 
 
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
@@ -57,19 +85,19 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
 
 def _section(size: str, outcomes: Sequence[Outcome]) -> ResultSection:
     first = outcomes[0].summary
-    alone = next((o for o in outcomes if o.labels["mechanism"] == _ALONE), None)
+    alone = next((o for o in outcomes if o.labels["mechanism"] == "alone"), None)
     lines: dict[str, dict[str, Any]] = {}
     for outcome in outcomes:
         name = outcome.labels["mechanism"]
-        column = "accuracy" if name == _ALONE else f"epsilon {outcome.labels['epsilon']}"
-        column = "no noise" if column == f"epsilon {_NONE}" else column
+        column = {"": "accuracy", _NONE: "no noise"}.get(outcome.labels["epsilon"], "")
+        column = column or f"epsilon {outcome.labels['epsilon']}"
         lines.setdefault(name, {"mechanism": name})[column] = _format(outcome)
-    told = [smallest_that_pays(name, outcomes, alone) for name in MECHANISMS]
+    pays = [smallest_that_pays(name, outcomes, alone) for name in MECHANISMS]
     text = (
         f"{first['learners']} learners with {size} each, {first['rounds']} rounds, {first['model']}, seeds: "
         f"{first['seeds']}, delta {DELTA:g} over the whole training. Mean accuracy over learners after the last round, "
         f"%, and its standard deviation over seeds. upload: federated distillation, noise on whole uploads, for a "
-        f"learner's whole data set. training: FedAvg, noise in every step, for single samples. " + " ".join(told)
+        f"learner's whole data set. training: FedAvg, noise in every step, for single samples. " + " ".join(pays)
     )
     name = f"privacy-{size.split()[0].replace(',', '')}"
     return ResultSection(

@@ -16,8 +16,9 @@ from consilience.learner.batches import LearnerKey
 from consilience.learner.draws import draw_uniform
 from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
-from consilience.models import SplitModel, to_split_model
+from consilience.models import SplitModel
 from consilience.objectives import Objective
+from consilience.peer.called_model import split_model
 from consilience.peer.connection import FederationConnection
 from consilience.peer.member_method import check_charter_channels
 from consilience.randomness import seed_of
@@ -46,10 +47,10 @@ class ExchangeContext:
 
     # -- the model ---------------------------------------------------------------------------------------------------
 
-    def use_model(self, model: nn.Module) -> None:
-        """Use this model from now on; refused where its channels are not the federation's."""
+    def use_model(self, model: nn.Module, layer: str | None = None) -> None:
+        """Use this model from now on; refused where its channels are not the federation's. layer: its classifier."""
         if self.model is None or (model is not self.model and model is not self._given):
-            split = to_split_model(model)
+            split = split_model(model, layer)
             task = _task_of(split)
             self._refuse_other_channels(task)
             self._given, self.model, self.task = model, split, task
@@ -58,7 +59,7 @@ class ExchangeContext:
     def require_model(self) -> SplitModel:
         """The model; refused where none was given yet."""
         if self.model is None:
-            raise ConfigurationError("the model is not known yet: give it, consilience.join(url, token, model)")
+            raise ConfigurationError("the model is not known yet: give it, consilience.join(url, model=model)")
         return self.model
 
     def _refuse_other_channels(self, task: Task) -> None:
@@ -131,6 +132,15 @@ class ExchangeContext:
     def has_reference(self, e: Exchange) -> bool:
         """Whether the values are held that a change of weights is measured from; other exchanges need none."""
         return e.name in self._connection.state.answers or not self.channels[e.name].moves
+
+    def version(self, name: str) -> int:
+        """The version of the answer of a channel that is held; 0 before the first one."""
+        answers = self._connection.state.answers
+        return answers[name].version if name in answers else 0
+
+    def save(self) -> None:
+        """Save the member's state."""
+        self._connection.save()
 
     def pool_draws(self) -> dict[str, int]:
         """How many entries of each pool to download: as many as the member's own exchange takes."""

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import View
 from consilience.objectives import Objective
+from consilience.peer.batches import Loader, Unpack
 from consilience.peer.exchange_context import ExchangeContext
-from consilience.peer.one_pass import Loader, count_classes
+from consilience.peer.forward_record import not_recorded
+from consilience.peer.one_pass import count_classes
 from consilience.peer.state import PeerState
 
 _STATE, _MODULES = "state.", "modules."
@@ -43,14 +45,14 @@ class LoopObjective:
         if made and not context.task.width:
             raise ConfigurationError(
                 f"federation {context.charter.name!r} trains a private head on your model's features: give your model, "
-                f"consilience.join(url, token, model)"
+                f"consilience.join(url, model=model)"
             )
         context.modules[name] = made.to(context.device)
         return context.modules[name]
 
-    def count_classes(self, loader: Loader) -> None:
-        """Remember the class shares of the samples of a loader."""
-        counts = count_classes(loader, self._context.charter.classes)
+    def count_classes(self, loader: Loader, unpack: Unpack | None) -> None:
+        """Remember the class shares of the samples of a loader. unpack: makes (inputs, targets) of a batch."""
+        counts = count_classes(loader, self._context.charter.classes, unpack)
         self._state = dict(self.objective.init_state(self._context.task, counts))
         self.keep()
 
@@ -62,7 +64,7 @@ class LoopObjective:
                 f"features and logits; compute it in your loop, or take part with the command `consilience join`"
             )
         self._context.check_batch("loss", features, logits, targets)
-        with torch.autocast(features.device.type, enabled=False):
+        with torch.autocast(features.device.type, enabled=False), not_recorded():
             return self.objective.loss(self._view(features, logits, targets))
 
     def own_logits(self, features: Tensor, logits: Tensor) -> Tensor:

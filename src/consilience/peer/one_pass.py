@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
-from consilience.models import SplitModel
-
-Loader = Iterable[Any]
-"""Batches of (inputs, targets), as a DataLoader yields them."""
+from consilience.peer.batches import Loader, LoaderBatch, Unpack, read_batch
+from consilience.peer.called_model import CalledModel
 
 
-def one_pass(model: SplitModel, loader: Loader, classes: int, represent: bool) -> tuple[dict[str, Tensor], int]:
+def one_pass(model: CalledModel, loader: Loader, classes: int, represent: bool) -> tuple[dict[str, Tensor], int]:
     """Features, logits and targets of every sample, in evaluation mode, and how many samples there are.
 
     represent: whether an exchange needs them; without it, samples are only counted. The model's mode is restored.
     """
-    before = [(module, module.training) for module in model.modules()]
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     samples = 0
-    model.eval()
-    try:
-        for batch in loader:
-            _refuse_other_batch(batch)
-            samples += len(batch[1])
+    with _evaluating(model.module), _recording(model.classifier) as calls:
+        for each in loader:
+            batch = read_batch(each, model.unpack)
+            samples += len(batch.targets)
             if represent:
-                features = _features(model, batch[0])  # (rows, width)
-                targets = torch.as_tensor(batch[1]).to(features.device)
-                parts.append((features.float(), model.classifier(features).float(), targets))
-    finally:
-        for module, training in before:
-            module.training = training
+                calls.clear()
+                _call(model.module, batch)
+                features, logits = _single_call(model, calls, len(batch.targets))
+                parts.append((features.float(), logits.float(), batch.targets.to(features.device)))
     if not samples:
         raise ConfigurationError("the loader has no batches: there is nothing to upload; give it your training data")
     if not parts:
@@ -44,39 +39,88 @@ def one_pass(model: SplitModel, loader: Loader, classes: int, represent: bool) -
     return {"features": features, "logits": logits, "targets": _classes(targets, classes)}, samples
 
 
-def count_classes(loader: Loader, classes: int) -> Tensor:
+def count_classes(loader: Loader, classes: int, unpack: Unpack | None = None) -> Tensor:
     """How many samples of each class a loader has, (classes,)."""
     counts = torch.zeros(classes)
     for batch in loader:
-        _refuse_other_batch(batch)
-        counts += torch.bincount(_classes(torch.as_tensor(batch[1]), classes).cpu(), minlength=classes)
+        counts += torch.bincount(_classes(read_batch(batch, unpack).targets, classes).cpu(), minlength=classes)
     if not counts.sum():
         raise ConfigurationError("the loader has no batches: there is nothing to count; give it your training data")
     return counts
 
 
-def _refuse_other_batch(batch: Any) -> None:
-    if not isinstance(batch, list | tuple) or len(batch) < 2:
-        raise ConfigurationError(
-            f"the loader yields {type(batch).__name__}; it must yield batches of (inputs, targets)"
-        )
-
-
-def _features(model: SplitModel, inputs: Any) -> Tensor:
-    """Features of inputs, which are converted to the model's device and floating-point precision."""
-    inputs = torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
-    if isinstance(inputs, Tensor):
-        own = next(p for p in model.parameters() if p.is_floating_point())
-        inputs = inputs.to(own.device, own.dtype if inputs.is_floating_point() else inputs.dtype)
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode in this block; afterwards every module has the mode of before."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
     try:
-        features: Tensor = model.features(inputs)
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
+def _recording(classifier: nn.Linear) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """What the classifier reads and returns, call by call."""
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def record(_: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any], logits: Tensor) -> None:
+        calls.append((positional[0] if positional else named["input"], logits))
+
+    handle = classifier.register_forward_hook(record, with_kwargs=True)
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def _call(model: nn.Module, batch: LoaderBatch) -> None:
+    """Call the model with the inputs of a batch; where it cannot take them, the error says what to change."""
+    try:
+        batch.call(model)
+    except TypeError as error:
+        try:
+            inspect.signature(model.forward).bind(*batch.positional, **batch.named)
+        except TypeError as wrong:
+            raise ConfigurationError(
+                f"{type(model).__name__} cannot be called with what the loader yields, {_describe(batch)}: {wrong}; "
+                f"let it yield what you train on, or join with unpack=..., a function that makes (inputs, targets) of "
+                f"a batch"
+            ) from error
+        raise
     except RuntimeError as error:
-        if isinstance(inputs, Tensor) and not inputs.is_floating_point():
+        if (inputs := batch.integer_inputs) is not None:
             raise ConfigurationError(
                 f"your model cannot take the loader's inputs of {inputs.dtype}: {error}; let it yield what you train on"
             ) from error
         raise
-    return features
+
+
+def _describe(batch: LoaderBatch) -> str:
+    """The arguments in a batch, in words."""
+    named = [f"{name}=..." for name in batch.named]
+    return f"model({', '.join(['...'] * len(batch.positional) + named)}) and targets"
+
+
+def _single_call(model: CalledModel, calls: list[tuple[Tensor, Tensor]], samples: int) -> tuple[Tensor, Tensor]:
+    """What the classifier read and returned in one forward pass; refused unless that was a row for each sample."""
+    name = f"layer {model.layer!r} of {type(model.module).__name__}"
+    if len(calls) != 1:
+        how = "never called" if not calls else f"called {len(calls)} times"
+        raise ConfigurationError(
+            f"{name} was {how} in one forward pass, and must be called once; let the forward pass call it as a module, "
+            f"once for a batch, or name the linear layer that computes the logits, consilience.join(..., layer=...)"
+        )
+    features, logits = calls[0]
+    if features.shape != (samples, model.classifier.in_features):
+        raise ConfigurationError(
+            f"{name} read inputs of the shape {tuple(features.shape)} for {samples} targets, and must read "
+            f"({samples}, {model.classifier.in_features}); flatten, pool or select its input first, such as "
+            f"x.flatten(1)"
+        )
+    return features, logits
 
 
 def _classes(targets: Tensor, classes: int) -> Tensor:
@@ -84,6 +128,7 @@ def _classes(targets: Tensor, classes: int) -> Tensor:
     if targets.ndim != 1 or targets.is_floating_point() or bool(((targets < 0) | (targets >= classes)).any()):
         raise ConfigurationError(
             f"the loader's targets are {targets.dtype} of the shape {tuple(targets.shape)}, from {targets.min()} to "
-            f"{targets.max()}; this federation takes integers from 0 to {classes - 1}, one per sample"
+            f"{targets.max()}; this federation takes integers from 0 to {classes - 1}, one per sample; if the targets "
+            f"are not the last item of your batches, join with unpack=..., which makes (inputs, targets) of a batch"
         )
     return targets.long()
