@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from consilience.config.config import Config
     from consilience.config.schedules import Rate, Schedule, value_at
     from consilience.config.settings import Settings
-    from consilience.data import Dataset, load
+    from consilience.data import Dataset, load, pad_sequences
     from consilience.errors import ConsilienceError
     from consilience.exchanges import (
         BatchView,
@@ -101,6 +101,7 @@ _HOMES = {
     "join": "peer.peer",
     "load": "data",
     "load_model": "export",
+    "pad_sequences": "data",
     "register_method": "methods",
     "schema": "wire",
     "simulate": "simulation.simulate",
@@ -155,6 +156,7 @@ __all__ = [
     "join",
     "load",
     "load_model",
+    "pad_sequences",
     "register_method",
     "schema",
     "simulate",

@@ -104,7 +104,10 @@ def test_fields_are_part_of_the_fingerprint_and_the_record() -> None:
         ({"ids": IDS, "text": np.array(["a"] * 10)}, r"field 'text' must be real numbers, got text; number its tokens"),
         ({"ids": np.array([object()] * 10)}, r"field 'ids' must be real numbers, got Python objects"),
         ({"x": np.where(MASK, 1.0, np.nan)}, r"field 'x' must be finite, but 8 values are not, .*remove such samples"),
-        ({"ids": [[1]] * 9 + [[1, 2]]}, r"field 'ids' are sequences of different lengths, 1 to 2; pad them .*from_seq"),
+        (
+            {"ids": [[1]] * 9 + [[1, 2]]},
+            r"field 'ids' are sequences of different lengths, 1 to 2; .*pad_sequences",
+        ),
         ({"my ids": IDS}, r"field named 'my ids'; use the names of the arguments of the model's forward"),
         ({7: IDS}, r"field named 7; use the names"),
         ({"x": np.ones((10, 2))}, r"field 'x': the columns 0, 1 each .*scaling=\{'x': 'none'\}"),

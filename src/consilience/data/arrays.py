@@ -67,7 +67,7 @@ def raw_from_arrays(
     check_test_share(test_share)
     if classes is not None:
         check_integer("classes", classes, 2)
-    train, fields = read_inputs(f"{what}: training inputs", given.inputs)
+    train, fields = read_given_inputs(f"{what}: training inputs", given.inputs)
     known = classes if classes is not None else len(labels) or None
     y = _training_targets(f"{what}: training labels", given.targets, len(train), known)
     shareable = _shareable_flags(f"{what}: shareable", given.shareable, len(train))
@@ -83,7 +83,7 @@ def raw_from_arrays(
         missing = "test inputs" if given.test_inputs is None else "test labels"
         raise DataError(f"{what}: {missing} are missing; give both test inputs and test labels, or neither")
     else:
-        test, test_fields = read_inputs(f"{what}: test inputs", given.test_inputs)
+        test, test_fields = read_given_inputs(f"{what}: test inputs", given.test_inputs)
         check_same_fields(what, fields, test_fields)
         test_y = _test_targets(f"{what}: test labels", given.test_targets, len(test), y)
         if (train.dtype == np.uint8) != (test.dtype == np.uint8):
@@ -140,7 +140,7 @@ def to_numpy(what: str, thing: Any) -> NDArray[Any]:
         raise DataError(f"{what} cannot be read as an array ({error}); give all one shape and type") from error
 
 
-def read_inputs(what: str, thing: Any) -> tuple[NDArray[Any], InputFields | None]:
+def read_given_inputs(what: str, thing: Any) -> tuple[NDArray[Any], InputFields | None]:
     """Checked inputs (n, *shape): one array, or the fields of several packed into rows."""
     if not has_fields(thing):
         return check_inputs(what, thing), None
@@ -205,7 +205,7 @@ def refuse_ragged(what: str, thing: Any) -> None:
     if min(lengths) < max(lengths):
         raise DataError(
             f"{what} are sequences of different lengths, {min(lengths)} to {max(lengths)}; pad them to one length: "
-            f"Dataset.from_sequences(name, sequences, targets) does it, and adds a mask"
+            f"pad_sequences(sequences) does it, and gives a mask too"
         )
 
 

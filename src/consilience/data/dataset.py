@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.data.arrays import TEST_SHARE, GivenArrays, GivenInputs, raw_from_arrays
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_windows
-from consilience.data.readers.torch_dataset import Samples, read_samples
+from consilience.data.readers.torch_dataset import read_samples
+from consilience.data.readers.torch_samples import Samples
 from consilience.data.scaling import UNSCALED, FieldScalings, Scaling, ScalingChoice, ScalingKind, measure_scaling
 from consilience.errors import DataError
 from consilience.input_fields import InputFields, InputShape
@@ -114,18 +115,23 @@ class Dataset:
         test_share: float = TEST_SHARE,
         classes: int | None = None,
         labels: Sequence[str] = (),
+        label_key: str | None = None,
     ) -> Dataset:
         """A data set of torch's kind: anything with a length that gives (input, label) pairs by number.
 
-        Inputs may be tensors, arrays or PIL images, labels numbers or tensors of one number. Every sample is read once,
+        Inputs may be tensors, arrays or PIL images, or dictionaries or tuples of them, labels numbers or tensors of one
+        number. A sample may also be one dictionary with a label: under `label_key`, or "label", "labels" or "target".
+        Every sample is read once,
         so random transforms are drawn once. Otherwise as `from_arrays`; `train.classes`, a list of names as torchvision
         has it, names the classes.
         """
         kind = type(train).__name__
         called = name or kind
         names = tuple(labels) or _class_names(train)
-        inputs, targets = read_samples(f"data set {called!r}, training", train)
-        tests, test_labels = (None, None) if test is None else read_samples(f"data set {called!r}, test", test)
+        inputs, targets = read_samples(f"data set {called!r}, training", train, label_key)
+        tests, test_labels = None, None
+        if test is not None:
+            tests, test_labels = read_samples(f"data set {called!r}, test", test, label_key)
         raw = raw_from_arrays(
             f"data set {called!r}",
             GivenArrays(inputs, targets, tests, test_labels),

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import GivenArrays, raw_from_arrays, read_inputs, to_numpy
+from consilience.data.arrays import GivenArrays, raw_from_arrays, read_given_inputs, to_numpy
 from consilience.data.dataset import Dataset
 from consilience.data.field_arrays import as_given
-from consilience.data.readers.torch_dataset import Samples, read_samples
+from consilience.data.readers.torch_dataset import read_samples
+from consilience.data.readers.torch_samples import Samples
 from consilience.errors import ConfigurationError, DataError
 from consilience.input_fields import InputFields
 
@@ -128,7 +129,7 @@ def _one_per_learner(items: Sequence[Any]) -> Dataset:
 
 def _inputs_of_all(given: Sequence[Any], half: str) -> tuple[list[NDArray[Any]], InputFields | None]:
     """The checked inputs of each learner, those of several fields as rows, and the fields, which all have alike."""
-    read = [read_inputs(f"learner {who}: {half} inputs", each) for who, each in enumerate(given)]
+    read = [read_given_inputs(f"learner {who}: {half} inputs", each) for who, each in enumerate(given)]
     for who, (_, fields) in enumerate(read):
         if fields != read[0][1]:
             shown = ["one array" if each is None else each.describe() for each in (fields, read[0][1])]
