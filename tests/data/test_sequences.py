@@ -58,9 +58,8 @@ PAIRS = [({"ids": torch.tensor([n, n + 1]), "mask": torch.tensor([True, n % 3 > 
 def test_samples_of_torch_may_be_dictionaries_with_or_without_their_label() -> None:
     pairs = Dataset.from_torch(PAIRS, PAIRS[:2])
     whole = Dataset.from_torch([{**fields, "labels": y} for fields, y in PAIRS], PAIRS[:2])
-    renamed = Dataset.from_torch(
-        [{**f, "sort": y} for f, y in PAIRS], [{**f, "sort": y} for f, y in PAIRS[:2]], label_key="sort"
-    )
+    own = [{**fields, "sort": y} for fields, y in PAIRS]
+    renamed = Dataset.from_torch(own, own[:2], label_key="sort")
     assert pairs.fields is not None
     assert pairs.fields.describe() == "ids (2 integer), mask (2 bool)"
     np.testing.assert_array_equal(pairs.inputs[4], [4, 5, 1, 1])
@@ -85,9 +84,9 @@ def test_samples_of_torch_may_be_tuples() -> None:
         ([*PAIRS, ({"ids": torch.tensor([1, 2])}, 0)],
          r"sample 10 has ids, but sample 0 has ids, mask; give all the same fields"),
         ([({"ids": [1, 2], "text": "abc"}, 0)] * 3, r"field 'text' must be real numbers, got text; number its tokens"),
-        ([{"ids": [1, 2], "kind": 0}] * 3, r"dictionaries with no label, and keys ids, kind; name the label's key: label_k"),
+        ([{"ids": [1, 2], "kind": 0}] * 3, r"dictionaries with no label, and keys ids, kind; name the label's"),
         ([{"ids": [1], "label": 0, "target": 1}] * 3, r"dictionaries with label and target, .*name the label's key"),
-        ([(np.ones(2), np.ones(2), 0)] * 3, r"sample 0 must be a pair \(input, label\), got tuple of 3; put the inputs tog"),
+        ([(np.ones(2), np.ones(2), 0)] * 3, r"sample 0 must be a pair \(input, label\), got tuple of 3; put the"),
         ([({}, 0)] * 3, r"empty dict; give one array for each argument of the model's forward"),
     ],
 )  # fmt: skip
@@ -101,9 +100,7 @@ def test_iterable_data_sets_are_refused_with_the_way_out() -> None:
         def __iter__(self) -> Any:
             yield from PAIRS
 
-    with pytest.raises(
-        DataError, match=r"Numbers has no length .*read an iterable data set into a list first, or index"
-    ):
+    with pytest.raises(DataError, match=r"got Numbers; read an iterable one into a list first, or index its"):
         Dataset.from_torch(Numbers())
 
 
@@ -133,7 +130,5 @@ def test_one_data_set_for_each_learner_may_have_fields() -> None:
     both = to_dataset([same, same])
     assert isinstance(both, Dataset)
     np.testing.assert_array_equal(both.inputs, np.concatenate([same.inputs, same.inputs]))
-    with pytest.raises(
-        DataError, match=r"learner 1 has inputs of one array, and learner 0 of ids .*; give all the same"
-    ):
+    with pytest.raises(DataError, match=r"learner 1 has inputs of one array, and learner 0 of ids .*; give all"):
         to_dataset([(fields, y), (fields["ids"], y)])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.data.field_arrays import check_same_fields, field_names, has_fields, pack_fields
+from consilience.data.field_arrays import IMAGE_AXES, check_same_fields, field_names, has_fields, pack_fields
 from consilience.data.owners import number_owners, spread_over_owners
 from consilience.data.raw_dataset import RawDataset
 from consilience.errors import ConfigurationError, DataError
@@ -23,7 +23,6 @@ from consilience.validation import check_integer
 CHANNELS = (1, 3, 4)
 SEED = 20
 TEST_SHARE = 0.2
-_IMAGE_AXES = 4
 
 MULTI_LABEL = (
     "samples with several classes (multi-label) are not supported, only classification with one class per sample; "
@@ -158,7 +157,7 @@ def _check_field(what: str, thing: Any) -> NDArray[Any]:
             f"{what} must have the shape (n, ...), one entry for each sample, and not be empty, got the shape "
             f"{values.shape}; a tuple or a dictionary holds the arrays of several fields, and a list the samples of one"
         )
-    return channels_first(values) if values.ndim == _IMAGE_AXES else values
+    return channels_first(values) if values.ndim == IMAGE_AXES else values
 
 
 def check_inputs(what: str, thing: Any) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_win
 from consilience.data.readers.torch_dataset import read_samples
 from consilience.data.readers.torch_samples import Samples
 from consilience.data.scaling import UNSCALED, FieldScalings, Scaling, ScalingChoice, ScalingKind, measure_scaling
+from consilience.data.stream import SampleStream, numbered_samples, open_stream
 from consilience.errors import DataError
 from consilience.input_fields import InputFields, InputShape
 
@@ -52,6 +53,8 @@ class Dataset:
     """Names of a table's columns; empty where they have none."""
     fields: InputFields | None = None
     """Where an input is several arrays: what its row of numbers, (n, numbers), is packed of."""
+    stream: SampleStream | None = None
+    """Where samples stay in torch data sets: what reads them. `inputs` are then their numbers, (n, 1)."""
     sample_epsilons: NDArray[np.float64] | None = None
     """(n,) the privacy budget of each training sample, inf where it has none of its own; None: none has."""
 
@@ -143,6 +146,41 @@ class Dataset:
         return cls.from_raw(called, raw)
 
     @classmethod
+    def streamed(
+        cls,
+        train: Samples,
+        test: Samples | None = None,
+        *,
+        targets: ArrayLike | tuple[ArrayLike, ...] | None = None,
+        workers: int = 0,
+        name: str | None = None,
+        test_share: float = TEST_SHARE,
+        classes: int | None = None,
+        labels: Sequence[str] = (),
+        owners: ArrayLike | None = None,
+        label_key: str | None = None,
+    ) -> Dataset:
+        """A data set whose samples stay in torch data sets and are read batch by batch, by `workers` processes.
+
+        For data that do not fit into memory. Samples are as in `from_torch`, and not scaled: their transform does it.
+        targets: those of the training samples, or a pair with those of the tests; None: all samples are read once for
+        theirs. A sample is read again in every epoch, so that random transforms are drawn anew each time, and a run
+        with them does not have the same bits twice. The loop engine alone streams, in one process.
+        """
+        called = name or type(train).__name__
+        what = f"data set {called!r}"
+        stream = open_stream(what, train, test, workers, label_key)
+        raw = raw_from_arrays(
+            what,
+            numbered_samples(stream, targets)._replace(owners=owners),
+            test_share=test_share,
+            classes=classes,
+            labels=tuple(labels) or _class_names(train),
+            source=f"{type(train).__name__}, streamed",
+        )
+        return replace(cls.from_raw(called, raw, "none"), stream=stream, fields=stream.fields)
+
+    @classmethod
     def from_text(
         cls,
         name: str,
@@ -200,7 +238,7 @@ class Dataset:
             raw.alphabet,
             raw.columns,
             raw.fields,
-            raw.sample_epsilons,
+            sample_epsilons=raw.sample_epsilons,
         )
 
     def __post_init__(self) -> None:
@@ -241,7 +279,7 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input: (channels, height, width) of an image, (features,) of a table, (length,) of text."""
-        return self.inputs.shape[1:]
+        return self.inputs.shape[1:] if self.stream is None else self.stream.shape
 
     @property
     def model_shape(self) -> InputShape:

@@ -44,6 +44,8 @@ def dataset_sha256(data: Dataset) -> str:
         found.update(np.ascontiguousarray(data.owners).data)
     if data.sample_epsilons is not None:
         found.update(np.ascontiguousarray(data.sample_epsilons).data)
+    if data.stream is not None:
+        found.update(f"streamed, of the shape {data.shape}".encode())  # samples are not read for it
     if data.fields is not None:
         found.update(repr(data.fields.record()).encode())
     if data.alphabet:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from consilience.errors import DataError
 from consilience.input_fields import LARGEST_INTEGER, FieldKind, InputField, InputFields
 
+IMAGE_AXES = 4
+"""Of an array that holds images with channels."""
 _PICTURE_AXES = 3  # of an array of bytes, at least, that holds pictures: (n, height, width)
 
 

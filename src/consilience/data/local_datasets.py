@@ -80,6 +80,11 @@ def make_local_datasets(
 def _refuse_feature_shift(data: Dataset, shifts: list[LearnerShift]) -> None:
     """Refuse to change the values of inputs that are character codes, which are names and not amounts, or fields."""
     words = [word for mine in shifts for word in mine.features]
+    if words and data.stream is not None:
+        raise ConfigurationError(
+            f"shift {words[0]!r} changes the values of inputs, and those of data set {data.name!r} are streamed; use a "
+            f"shift of labels, or change samples in the data set's transform"
+        )
     if words and (data.alphabet or data.fields is not None):
         what = "codes of characters" if data.fields is None else f"the fields {data.fields.describe()}"
         raise ConfigurationError(

@@ -24,7 +24,7 @@ def read_samples(what: str, samples: Samples, label_key: str | None = None) -> t
     inputs = [np.empty((len(samples), *shape), dtype=dtype) for shape, dtype in kinds]  # (n, *shape) each
     labels = []
     for index in range(len(samples)):
-        arrays, label = form.read(samples, index)
+        arrays, label = form.read(what, samples, index)
         for into, values in zip(inputs, arrays, strict=True):
             into[index] = values
         labels.append(read_label(what, index, label))

@@ -28,8 +28,6 @@ class Samples(Protocol):
 class SampleForm:
     """What samples of a data set look like: as the first one."""
 
-    what: str
-    """The data set in error messages."""
     label_key: str | None
     """Where a sample is a dictionary: the key of its label."""
     names: tuple[str, ...] | None
@@ -62,21 +60,27 @@ class SampleForm:
         names = _field_names(inputs)
         arrays = _arrays(f"{what}: sample 0", inputs)
         shapes, dtypes = tuple(each.shape for each in arrays), tuple(each.dtype for each in arrays)
-        return cls(what, key, names, isinstance(inputs, Mapping), shapes, dtypes)
+        return cls(key, names, isinstance(inputs, Mapping), shapes, dtypes)
 
-    def read(self, samples: Samples, index: int) -> tuple[tuple[NDArray[Any], ...], Any]:
+    def read(self, what: str, samples: Samples, index: int) -> tuple[tuple[NDArray[Any], ...], Any]:
         """The arrays of a sample's input, and its label; a sample unlike the first is refused by its number."""
-        inputs, label = _divided(self.what, index, get_sample(self.what, samples, index), self.label_key)
+        inputs, label = _divided(what, index, get_sample(what, samples, index), self.label_key)
         if _field_names(inputs) != self.names:
             shown = [", ".join(each) if each else "one array" for each in (_field_names(inputs), self.names)]
             raise DataError(
-                f"{self.what}: sample {index} has {shown[0]}, but sample 0 has {shown[1]}; give all the same fields"
+                f"{what}: sample {index} has {shown[0]}, but sample 0 has {shown[1]}; give all the same fields"
             )
-        arrays = _arrays(f"{self.what}: sample {index}", inputs)
+        arrays = _arrays(f"{what}: sample {index}", inputs)
         for place, values in enumerate(arrays):
             if (values.shape, values.dtype) != (self.shapes[place], self.dtypes[place]):
-                raise DataError(self._unlike_first(index, place, values))
+                raise DataError(self._unlike_first(what, index, place, values))
         return arrays, label
+
+    def describe(self) -> str:
+        """What an input is, for people to read."""
+        names = ["one array"] if self.names is None else self.names
+        kinds = zip(names, self.shapes, self.dtypes, strict=True)
+        return ", ".join(f"{name} ({dtype} of the shape {shape})" for name, shape, dtype in kinds)
 
     def together(self, arrays: list[NDArray[Any]]) -> Any:
         """Arrays of all samples as `Dataset.from_arrays` takes them: one, a dictionary or a tuple."""
@@ -84,13 +88,13 @@ class SampleForm:
             return arrays[0]
         return dict(zip(self.names, arrays, strict=True)) if self.named else tuple(arrays)
 
-    def _unlike_first(self, index: int, place: int, values: NDArray[Any]) -> str:
+    def _unlike_first(self, what: str, index: int, place: int, values: NDArray[Any]) -> str:
         shape, dtype = self.shapes[place], self.dtypes[place]
         field = "" if self.names is None else f", field {self.names[place]!r},"
         ragged = values.dtype == dtype and values.shape[1:] == shape[1:] and values.ndim == len(shape)
         how = "pad sequences to one length, as pad_sequences does" if ragged else "by a transform for instance"
         return (
-            f"{self.what}: sample {index}{field} is {values.dtype} of the shape {values.shape}, but sample 0 is "
+            f"{what}: sample {index}{field} is {values.dtype} of the shape {values.shape}, but sample 0 is "
             f"{dtype} of the shape {shape}; give all one shape and type, {how}"
         )
 

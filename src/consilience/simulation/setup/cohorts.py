@@ -16,6 +16,7 @@ from consilience.functional.training_augmentation import build_augmentation
 from consilience.learner.batches import LocalWork
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
+from consilience.learner.stream_reader import StreamReader
 from consilience.method import Method
 from consilience.models import is_model_file, model_digest
 from consilience.privacy.plan import PrivacyPlan
@@ -65,7 +66,8 @@ def plan_cohorts(
     privacy: PrivacyPlan | None = None,
 ) -> Cohorts:
     """Put learners that can be stacked into one cohort; refuse exchanges that do not suit each other."""
-    planner = _CohortPlanner(config, method, variants, federations.seeds, data, privacy)
+    reader = None if data.train.stream is None else StreamReader(data.train.stream)
+    planner = _CohortPlanner(config, method, variants, federations.seeds, data, privacy, reader)
     stackable: dict[str, list[int]] = {}  # places in the list of participants
     for place, participant in enumerate(variants.participants[0]):
         stackable.setdefault(participant.stacking_key, []).append(place)
@@ -103,6 +105,7 @@ class _CohortPlanner:
     seeds: tuple[int, ...]
     data: AssignedData
     privacy: PrivacyPlan | None
+    reader: StreamReader | None  # one for all learners
 
     def same_shapes(self, places: list[int]) -> list[list[int]]:
         """Federations by the size of their public set, where these learners use it: it decides tensor shapes."""
@@ -161,6 +164,7 @@ class _CohortPlanner:
             scaling=data.scaling.of_pixels,
             augmentation=build_augmentation(config.training.augment),
             symbols=len(data.alphabet),
+            reader=self.reader,
             public=self._public(federations) if participant.role.data == "public" else None,
             named=named,
             file_sha256=model_digest(model) if isinstance(model, str) and is_model_file(model) else "",

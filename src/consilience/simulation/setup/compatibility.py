@@ -202,8 +202,10 @@ def _check_views(learner: Learner, participant: Participant, data: Dataset) -> N
         if learner.spec.augmentation is not None:
             _check_augmentation(learner, objective, inputs)
         mean, std = data.scaling.of_pixels
+        if objective.labeled or data.stream is not None:
+            return
         low, high = (float(value * std + mean) for value in (data.inputs.min(), data.inputs.max()))
-        if not objective.labeled and not -_OFF <= low <= high <= 1 + _OFF:
+        if not -_OFF <= low <= high <= 1 + _OFF:
             raise ConfigurationError(
                 f"objective {objective.name!r} makes views of images, whose pixels lie in 0 to 1; those of data set "
                 f"{data.name!r} lie in {low:.3g} to {high:.3g}: store them as bytes, or as fractions from 0 to 1"
