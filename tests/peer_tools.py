@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from consilience.models import SplitModel
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
+from consilience.peer.member import FederationMember
 from consilience.peer.peer import Peer, join
 from consilience.peer.trainer import FederatedTrainer
 from consilience.randomness import seed_of
@@ -59,7 +60,7 @@ class Founded:
     folder: Path
     charter: Charter
     tokens: list[str]
-    peers: list[Peer] = field(default_factory=list)
+    peers: list[FederationMember] = field(default_factory=list)
 
     @property
     def store(self) -> Path:
@@ -71,8 +72,9 @@ class Founded:
     def join(self, url: str, member: int, model: nn.Module | None = None, **more: Any) -> Peer:
         """A peer in a folder of its own; hung up at the end."""
         place = more.pop("folder", self.folder / f"peer-{member}")
-        self.peers.append(join(url, self.tokens[member], model, folder=place, **more))
-        return self.peers[-1]
+        peer = join(url, self.tokens[member], model, folder=place, **more)
+        self.peers.append(peer)
+        return peer
 
     def common(self, build: Callable[[], SplitModel] = net) -> SplitModel:
         """A model with the weights that the charter names."""
@@ -104,7 +106,7 @@ def federation(
         yield made
     finally:
         for peer in made.peers:
-            peer.connection.client.close()
+            peer.connection.disconnect()
 
 
 def residuals_of(peer: Peer) -> dict[str, np.ndarray]:
@@ -120,7 +122,7 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
 
-def decoded(peer: Peer | FederatedTrainer, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
+def decoded(peer: FederationMember | FederatedTrainer, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
     """What the relay reads in an upload."""
     return Codec(message_of(peer.connection.channels, "up", parts)).decode(body)
 

@@ -56,6 +56,7 @@ WITHOUT_TORCH = (
         "data",
     ),
     *("relay.app", "relay.admin", "relay.server", "cli.main"),
+    *("peer.array_peer", "peer.array_charter", "peer.direct.network"),
 )
 
 RELAY = """

@@ -17,6 +17,7 @@ ENTRY_POINTS = {
     "data/dataset.py: from_arrays": "users name what they give",
     "data/registry.py: load": "users name what they give",
     "methods/builtin.py": "each parameter of a method is one of its settings",
+    "peer/array_charter.py: create_array_charter": "what a charter consists of, by name",
     "peer/create_charter.py: create_charter": "what a charter consists of, by name",
     "peer/peer.py: join": "users name what they give",
     "simulation/simulate.py: simulate": "users name what they give",

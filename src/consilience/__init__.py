@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from consilience.models.split import split
     from consilience.models.split_model import SplitModel
     from consilience.objectives import CrossEntropy, Objective, SimCLR, TwoStage
+    from consilience.peer.array_peer import ArrayPeer, join_arrays
+    from consilience.peer.array_targets import Targets
     from consilience.peer.direct.network import PeerNetwork
     from consilience.peer.peer import Peer, join
     from consilience.report.page import write_report
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ArrayPeer": "peer.array_peer",
     "BatchView": "exchanges",
     "Clusters": "exchanges",
     "Comparison": "simulation.compare",
@@ -86,6 +89,7 @@ _HOMES = {
     "SplitModel": "models.split_model",
     "State": "exchanges",
     "Sweep": "simulation.sweep",
+    "Targets": "peer.array_targets",
     "Task": "task",
     "TwoStage": "objectives",
     "Update": "exchanges",
@@ -99,6 +103,7 @@ _HOMES = {
     "distance_to_means": "functional.class_means",
     "encodings": "wire",
     "join": "peer.peer",
+    "join_arrays": "peer.array_peer",
     "load": "data",
     "load_model": "export",
     "pad_sequences": "data",
@@ -112,6 +117,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "ArrayPeer",
     "BatchView",
     "Clusters",
     "Comparison",
@@ -141,6 +147,7 @@ __all__ = [
     "SplitModel",
     "State",
     "Sweep",
+    "Targets",
     "Task",
     "TwoStage",
     "Update",
@@ -154,6 +161,7 @@ __all__ = [
     "distance_to_means",
     "encodings",
     "join",
+    "join_arrays",
     "load",
     "load_model",
     "pad_sequences",

@@ -21,7 +21,10 @@ _RESUME = "free some space or choose another folder; the run can be resumed from
 
 
 def lock_file(file: Path, message: str) -> IO[bytes]:
-    """Lock a file until it is closed; if another process has the lock, a `ConfigurationError` with this message."""
+    """Lock a file until it is unlocked or closed; if it is locked already, a `ConfigurationError` with this message.
+
+    Another process may have the lock, or another part of this one.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(_ATTEMPTS):
         lock = open(file, "ab")  # noqa: SIM115  # locked until it is closed
@@ -37,6 +40,13 @@ def lock_file(file: Path, message: str) -> IO[bytes]:
                 return lock
             lock.close()
     raise ConfigurationError(f"{file} is removed again and again while it is being locked; stop whatever removes it")
+
+
+def unlock_file(lock: IO[bytes]) -> None:
+    """Unlock a file and close it; also where a process that was forked since then has it open too."""
+    if not lock.closed:
+        _flock(lock, unlock=True)
+        lock.close()
 
 
 def names_file(path: Path, file: IO[bytes]) -> bool:
@@ -60,13 +70,14 @@ def is_locked(file: Path) -> bool:
     return False
 
 
-def _flock(file: IO[bytes], shared: bool = False) -> None:
-    """Lock a file at once, or raise OSError."""
+def _flock(file: IO[bytes], shared: bool = False, unlock: bool = False) -> None:
+    """Lock a file at once, or raise OSError; or unlock it."""
     try:
         import fcntl
     except ImportError:  # not on Windows
         return
-    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    how = fcntl.LOCK_UN if unlock else fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    fcntl.flock(file, how | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager

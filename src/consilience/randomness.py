@@ -21,6 +21,9 @@ _MULTIPLY_1 = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9 as a signed 64-bit numbe
 _MULTIPLY_2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
 _STEP = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15, the golden ratio
 
+BEFORE_TRAINING, AFTER_TRAINING = -2, -1
+"""In the place of a step's number, where numbers are drawn for all samples and not for a batch."""
+
 
 def _shift(x: Array, places: int) -> Array:
     """Shift right and fill with zeros, which `>>` on signed numbers does not."""
@@ -89,6 +92,13 @@ def uniform(purpose: str, *where: Array) -> Array:
     drawn = _shift(random_bits(purpose, *where), 11)
     xp = array_namespace(drawn)
     return xp.astype(drawn, xp.float64) * 2.0**-53
+
+
+def uniform_by_sample(owner: str, shape: tuple[int, int], seed: int, round_: int, number: int, step: int) -> np.ndarray:
+    """Uniform numbers of one learner, (draws, samples), for an exchange or objective by its name."""
+    draws, samples = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
+    drawn: np.ndarray = uniform(f"draws {owner}", seed, round_, number, step, draws, samples)
+    return drawn
 
 
 def normal(purpose: str, *where: Array) -> Array:

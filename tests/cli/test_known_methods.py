@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from consilience.cli.known_methods import BUILT_IN, KnownMethod, complete_method, known_method, refuse_unknown_method
+from consilience.cli.known_methods import complete_method, known_method, refuse_unknown_method
+from consilience.config.built_in_methods import BUILT_IN, KnownMethod
 from consilience.errors import UnknownName
 from consilience.methods import build_method, settings_as_text
 from consilience.methods.builtin import BUILT_IN as NAMES
@@ -14,7 +15,7 @@ from consilience.methods.builtin import BUILT_IN as NAMES
 
 def test_summaries_and_settings_are_those_of_the_methods() -> None:
     declared = {name: KnownMethod(build_method(name).summary, settings_as_text(name)) for name in NAMES}
-    assert declared == BUILT_IN, "write what the methods declare into cli/known_methods.py"
+    assert declared == BUILT_IN, "write what the methods declare into config/built_in_methods.py"
     assert list(BUILT_IN) == list(NAMES)
     assert all(list(BUILT_IN[name].settings) == list(declared[name].settings) for name in NAMES)
 

@@ -18,6 +18,8 @@ COVERED = (
     "download_only",
     "mixed_architectures",
     "new_exchange",
+    "numpy_member",
+    "sklearn_member",
     "three_peers",
     "two_hospitals",
 )
@@ -129,3 +131,13 @@ def test_three_peers_learn_together_without_a_relay(tmp_path: Path) -> None:
         assert gain > -5
         # To each of two others: two channels of 10 x 64 features and 10 counts, 4 bytes each, and the head of messages.
         assert 2 * 5.28 < sent < 2 * 6
+
+
+@pytest.mark.parametrize(("name", "least"), [("numpy_member", 75), ("sklearn_member", 80)])
+def test_wards_without_torch_learn_digits_that_they_lack(tmp_path: Path, name: str, least: float) -> None:
+    _, _, *rows = output(name, tmp_path)
+    assert [row.split()[0] for row in rows] == ["north", "south", "west"]
+    for row, digits in zip(rows, (3, 3, 4), strict=True):
+        alone, together, *_, lacking_alone, lacking_together = numbers(row.split(" to ")[1])[1:]
+        assert 10 * digits - 4 < alone < 10 * digits + 2 and lacking_alone == 0  # at best all of its own digits
+        assert together > least and lacking_together > least

@@ -14,11 +14,10 @@ from consilience.functional.noise import (
     COUNT_SCALE,
     class_sums_sensitivity,
     clip_rows,
-    clip_together,
     private_class_means,
     private_gradient,
-    private_upload,
 )
+from consilience.functional.upload_noise import clip_together, private_upload
 from consilience.randomness import normal
 
 

@@ -19,8 +19,8 @@ from consilience.functional.noise import (
     clip_rows,
     private_class_means,
     private_gradient,
-    private_upload,
 )
+from consilience.functional.upload_noise import private_upload
 from consilience.leakage.mechanism_audit import Mechanism, audit_mechanism
 from consilience.learner.private_training import draw_batch
 from consilience.privacy.epsilon_bound import Bound, epsilon_lower_bound

@@ -231,7 +231,8 @@ def test_restart_after_lost_acknowledgement_asks_the_relay(tmp_path: Path, back:
         waiting = peer.connection.state.pending
         assert waiting is not None
         way.now("pass" if back else "silent")
-        again = made.join(way.url, 0, made.common(), timeout=0.5)  # the other process was killed
+        peer.connection.disconnect()  # its process was killed
+        again = made.join(way.url, 0, made.common(), timeout=0.5)
         assert again.round == 1
         if back:
             assert not again.waiting and again.connection.client.bytes_sent == 0
@@ -259,6 +260,7 @@ def test_process_killed_while_uploading_resumes_as_unacknowledged(tmp_path: Path
         peer.connection.client.upload = killed  # type: ignore[method-assign, assignment]
         with pytest.raises(KeyboardInterrupt):
             peer.share(model, batches(1))
+        peer.connection.disconnect()
         way.now("silent")
         again = made.join(way.url, 0, made.common(), timeout=0.3)
         assert again.connection.state.unconfirmed and made.round_of(0) == 1
@@ -282,6 +284,7 @@ def test_restart_resumes_the_whole_state_with_and_without_the_relay(tmp_path: Pa
         first = peers[0].connection.state
         peers[0].close()
         offline = made.join(way.url, 0, seeded(net, 5), timeout=0.3)
+        offline.connection.disconnect()
         way.now("pass")
         online = made.join(way.url, 0, seeded(net, 6), timeout=1.0)
         for again in (offline, online):
@@ -371,4 +374,5 @@ def test_relay_certificate_is_verified(tmp_path: Path) -> None:
                         made.join(running.url, 1, ca_file=trusted)
                     again = made.join(running.url, 0, ca_file=trusted)  # joined before: it sends nothing
                     assert again.round == 1 and not again.refresh()
+                    again.close()
                 assert refused.value.code == "certificate" and not isinstance(refused.value, RelayUnreachable)

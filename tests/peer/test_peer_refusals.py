@@ -46,6 +46,7 @@ def test_model_that_does_not_match_is_refused_in_each_call(weighty: tuple[Any, s
         for _ in range(2):
             with pytest.raises(ConfigurationError, match=said):
                 peer.share(made_model, batches(1))
+        peer.close()
 
 
 @pytest.mark.parametrize("method", ["representation-sharing", "federated-distillation"])
@@ -87,7 +88,9 @@ def test_invalid_relay_url_is_refused(tmp_path: Path, url: str, said: str) -> No
 
 def test_invalid_token_is_refused_and_never_shown(weighty: tuple[Any, str], tmp_path: Path) -> None:
     made, url = weighty
-    for token in ("", "secret", "cs1_zz_secret", f"{made.tokens[0]}\r\nX: y", f"cs1_1_{'ä' * 43}"):
+    with pytest.raises(ConfigurationError, match=r"no token: .* CONSILIENCE_TOKEN"):
+        join(url, folder=tmp_path)
+    for token in ("secret", "cs1_zz_secret", f"{made.tokens[0]}\r\nX: y", f"cs1_1_{'ä' * 43}"):
         with pytest.raises(ConfigurationError, match="this is not a token") as refused:
             join(url, token, folder=tmp_path)
         assert "secret" not in str(refused.value)
@@ -103,7 +106,7 @@ def test_revoked_member_is_refused_at_its_next_call(weighty: tuple[Any, str]) ->
     peer = made.join(url, 2, model)
     assert peer.share(model, batches(1))
     admin.revoke(made.store, "m2")
-    for call in (peer.refresh, lambda: peer.share(model, batches(1)), lambda: made.join(url, 2, model)):
+    for call in (peer.refresh, lambda: peer.share(model, batches(1)), lambda: (peer.close(), made.join(url, 2, model))):
         with pytest.raises(RelayError) as refused:
             call()
         assert refused.value.code == "revoked"

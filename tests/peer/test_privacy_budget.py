@@ -26,7 +26,8 @@ from consilience.peer.connection import connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
 from consilience.peer.peer import Peer
-from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, check_fixed_encoder, loop_privacy
+from consilience.peer.privacy_budget import charter_plan, check_fixed_encoder, loop_privacy
+from consilience.peer.spent_budget import PrivacyBudget
 from consilience.peer.state import PeerState
 from consilience.peer.state_folder import StateFolder
 from consilience.peer.trainer import FederatedTrainer

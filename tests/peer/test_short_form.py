@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from consilience.errors import ConfigurationError, UnknownName
 from consilience.models import split
-from consilience.peer.peer import Peer
+from consilience.peer.peer import Peer, join
 from tests.peer_tools import CLASSES, SHAPE, SHARING, WIDTH, batches, federation
 from tests.relay_tools import serving
 
@@ -105,3 +106,189 @@ def test_a_copy_of_the_model_is_not_recorded(tmp_path: Path) -> None:
         assert peer.penalty(targets).item() == 0  # of eight rows: the copy's three were not recorded
         peer.close()
         assert not model.fc._forward_hooks
+
+
+class Text(nn.Module):
+    """Takes named inputs, applies dropout of its own, and returns a mapping; its last linear layer is another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.fc = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.unused = nn.Linear(2, CLASSES)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        weights = torch.ones(ids.shape) if mask is None else mask
+        pooled = (self.words(ids) * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+        return {"logits": self.fc(pooled.tanh())}
+
+
+IDS = torch.randint(0, 9, (12, 5), generator=torch.Generator().manual_seed(0))
+MASK, LABELS = (torch.arange(5) < 3).float().repeat(12, 1), torch.arange(12) % CLASSES
+LOADERS: dict[str, Any] = {
+    "mappings": [{"ids": IDS[:6], "mask": MASK[:6], "labels": LABELS[:6]}, {"ids": IDS[6:], "labels": LABELS[6:]}],
+    "mapping and targets": [({"ids": IDS[:6], "mask": MASK[:6]}, LABELS[:6]), ({"ids": IDS[6:]}, LABELS[6:])],
+    "several inputs": [(IDS[:6], MASK[:6], LABELS[:6]), (IDS[6:], None, LABELS[6:])],
+}
+
+
+def test_models_with_named_or_several_inputs(tmp_path: Path) -> None:
+    """The upload is that of features computed by hand: class means of what the classifier reads."""
+    method = {"name": "fedproto"}
+    with federation(tmp_path, method, 1, [lambda: split(Text(), at="fc")]) as made, serving(made.store) as running:
+        torch.manual_seed(0)
+        model = Text()
+        with torch.no_grad():
+            halves = model.words(IDS[:6])[:, :3].mean(1), model.words(IDS[6:]).mean(1)
+            features = torch.cat(halves).tanh()
+        expected = torch.stack([features[label == LABELS].mean(0) for label in range(CLASSES)])
+        peer = made.join(running.url, 0, model, layer="fc")
+        assert peer.classifier is model.fc
+        model.train()
+        for loader in LOADERS.values():
+            assert peer.share(loader) and (peer.refresh() or True) and model.training
+            answer = torch.tensor(peer.connection.state.answers["prototypes"].tensors["mean"])
+            torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-6)
+        model(IDS, MASK)
+        assert peer.penalty(LABELS).item() > 0
+        model(ids=IDS)
+        assert peer.loss(targets=LABELS).item() > 0
+        said = r"Text cannot be called with what the loader yields, model\(\.\.\., words=\.\.\.\).*unpack="
+        with pytest.raises(ConfigurationError, match=said.replace(r"\.\.\., ", "")):
+            peer.share([{"words": IDS, "labels": LABELS}])
+        assert model.training and not peer.waiting and len(model.fc._forward_hooks) == 1
+
+
+def test_autocast_and_low_precision_give_the_penalty_of_the_explicit_form(tmp_path: Path) -> None:
+    with federation(tmp_path, SHARING, 1) as made, serving(made.store) as running:
+        (inputs, targets), *_ = batches(1)
+        model = made_net(1).eval()
+        peer = made.join(running.url, 0, model)
+        assert peer.share(batches(1)) and peer.refresh()
+        exact = sum_of_parts(peer, model, inputs, targets, autocast=False)
+        half = sum_of_parts(peer, model, inputs, targets, autocast=True)
+        assert exact > 0 and half != exact and half == pytest.approx(exact, rel=0.05)
+        model.to(torch.bfloat16)
+        assert sum_of_parts(peer, model, inputs.bfloat16(), targets, autocast=False) == pytest.approx(exact, rel=0.05)
+        assert peer.share(batches(1))
+
+
+def sum_of_parts(peer: Peer, model: Net, inputs: Tensor, targets: Tensor, autocast: bool) -> float:
+    """Loss and penalty, which are the same in both forms."""
+    found = []
+    for form in (by_hand, by_record):
+        peer._step = 0  # the same draws
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss, penalty = form(peer, model, inputs, targets)
+        assert loss.dtype == penalty.dtype == torch.float32
+        (loss + penalty).backward()  # type: ignore[no-untyped-call]
+        found.append((loss + penalty).item())
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_validation_between_forward_pass_and_penalty_changes_nothing(tmp_path: Path) -> None:
+    with federation(tmp_path, SHARING, 1) as made, serving(made.store) as running:
+        (inputs, targets), *_ = batches(1)
+        model = made_net(1)
+        peer = made.join(running.url, 0, model)
+        assert peer.share(batches(1)) and peer.refresh()
+        model(inputs)
+        with torch.no_grad():
+            model(inputs[:2])
+        assert peer.loss(targets).requires_grad and peer.penalty(targets).item() > 0
+        with pytest.raises(ConfigurationError, match=r"penalty\(targets\) was called twice after one forward pass"):
+            peer.penalty(targets)
+        model(inputs)
+        assert peer.share(batches(1))
+        with pytest.raises(ConfigurationError, match=r"'fc' was not called.*layer="):
+            peer.penalty(targets)
+
+
+def test_the_own_answer_needs_inputs_alone(tmp_path: Path) -> None:
+    method = {"name": "fedavg", "objective": "calibrated", "own_head": True}
+    with federation(tmp_path, method, 1, [lambda: split(Net())]) as made, serving(made.store) as running:
+        (inputs, targets), *_ = batches(1)
+        model = made_net(1).eval()
+        peer = made.join(running.url, 0, model)
+        peer.count_classes([{"x": inputs, "y": targets}])
+        head = peer.modules["cross_entropy"]["own_head"]
+        assert isinstance(head, nn.Linear)
+        nn.init.ones_(head.weight)
+        with torch.no_grad():
+            features = model.body(inputs)
+            expected = peer.own_logits(features, model.fc(features))
+        assert torch.equal(peer.own_logits(inputs), expected)
+        assert torch.equal(peer.own_logits({"x": inputs}), expected)
+
+
+def no_linear() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(1, CLASSES, SHAPE[0]), nn.Flatten())
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(WIDTH), nn.Tanh(), nn.LazyLinear(CLASSES))
+
+
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (no_linear, {}, ConfigurationError, r"give it a forward that ends in a torch\.nn\.Linear"),
+    (
+        lazy,
+        {},
+        ConfigurationError,
+        r"'0\.weight' of your model has no size.*call the model on a batch before",
+    ),
+    (lambda: made_net(1), {"layer": "cf"}, UnknownName, r"cf.*Did you mean 'fc'"),
+    (
+        lambda: made_net(1),
+        {"layer": "drop"},
+        ConfigurationError,
+        r"'drop' of Net is a Dropout.*Linear: .*fc",
+    ),
+    (lambda: made_net(1), {"layer": "body.0"}, ConfigurationError, r"has 8 classes.*name it.*layer=\.\.\."),
+    (lambda: split(Net()), {"layer": "fc"}, ConfigurationError, r"split already.*leave `layer` out"),
+    (None, {"layer": "fc"}, ConfigurationError, r"layer='fc' is a layer of your model: give .*model=model"),
+]
+
+
+def test_models_that_cannot_work_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    with federation(tmp_path, SHARING, 2) as made, serving(made.store) as running:
+        for build, more, error, said in REFUSED:
+            model = build and build()
+            with pytest.raises(error, match=said):
+                made.join(running.url, 0, model, **more)
+            assert not model or not any(m._forward_hooks for m in model.modules())
+        (inputs, targets), *_ = loader = batches(1)
+        model = Text()  # its last linear layer is not the one that computes the logits
+        with pytest.raises(ConfigurationError, match=r"divided at 'unused' \(layer=\.\.\. names .*cannot share"):
+            made.join(running.url, 0, model)
+        model.unused = nn.Linear(WIDTH, CLASSES)
+        peer = made.join(running.url, 0, model)
+        model(IDS)
+        with pytest.raises(ConfigurationError, match=r"'unused' was not called.*name it, .*layer=\.\.\."):
+            peer.penalty(LABELS)
+        with pytest.raises(ConfigurationError, match=r"'unused' of Text was never called.*name .*layer=\.\.\."):
+            peer.share([(IDS, LABELS)])
+        unknown = made.join(running.url, 1)
+        for call in (
+            lambda: unknown.penalty(targets),
+            lambda: unknown.loss(targets),
+            lambda: unknown.share(loader),
+            lambda: unknown.introduce(loader),
+            lambda: unknown.own_logits(inputs),
+        ):
+            with pytest.raises(ConfigurationError, match=r"the peer knows none: give it, .*model=model"):
+                call()
+        with pytest.raises(ConfigurationError, match=r"peer\.penalty\(features, logits, targets, classifier\); got 2"):
+            unknown.penalty(inputs, targets)  # type: ignore[call-overload]
+        with pytest.raises(ConfigurationError, match=r"share takes .*, peer\.share\(loader\).*got 0 arguments"):
+            unknown.share()  # type: ignore[call-overload]
+
+
+def test_the_token_may_be_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with federation(tmp_path, SHARING, 2) as made, serving(made.store) as running:
+        monkeypatch.setenv("CONSILIENCE_TOKEN", f" {made.tokens[1]}\n")
+        model = made_net(1)
+        with join(running.url, model=model, folder=tmp_path / "peer") as peer:
+            assert peer.name == "m1" and peer.model is model
+        with join(running.url, made.tokens[0], folder=tmp_path / "other") as peer:
+            assert peer.name == "m0"

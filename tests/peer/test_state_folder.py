@@ -128,6 +128,8 @@ def test_process_killed_at_any_write_resumes_with_matching_residuals(
                 with monkeypatch.context() as patch, pytest.raises(Killed):
                     patch.setattr(state_folder, "replace_file", kill)
                     run_rounds(made, running.url, member, sent)
+                for peer in made.peers:
+                    peer.connection.disconnect()
                 again = made.join(running.url, member, seeded(net, member))
                 check_resumed(made, again, member, sent, f"killed at write {at} ({name}), whole: {whole}")
 

@@ -121,12 +121,12 @@ def test_key_of_the_first_contact_is_kept_and_another_one_refused(federation: Fe
 def test_key_is_on_disk_after_the_first_contact(federation: Federation) -> None:
     with served(federation) as url:
         connection = connect_to_relay(url, federation.tokens[0], federation.store.parent / "member")
-        connection.client.close()  # killed: nothing is saved from here on
+        connection.disconnect()  # killed: nothing is saved from here on
         with peer(federation, url) as again:
             assert again.client.trust.key == admin.key(federation.store)
-            with pytest.raises(ConfigurationError, match="was made with a relay whose key is"):
-                other = f"ed25519:{'A' * 43}="
-                connect_to_relay(url, federation.tokens[0], federation.store.parent / "member", relay_key=other)
+        with pytest.raises(ConfigurationError, match="was made with a relay whose key is"):
+            other = f"ed25519:{'A' * 43}="
+            connect_to_relay(url, federation.tokens[0], federation.store.parent / "member", relay_key=other)
 
 
 def test_given_key_is_checked_from_the_first_contact(federation: Federation) -> None:

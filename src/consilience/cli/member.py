@@ -20,7 +20,6 @@ from consilience.config.config import Config, make_config
 from consilience.config.groups import parse_numbers
 from consilience.data import Dataset, Scaling
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.files import lock_file
 from consilience.methods import build_method
 from consilience.peer.charter_means import MeanRules
 from consilience.peer.connection import FederationConnection, connect_to_relay
@@ -42,7 +41,7 @@ from consilience.wire.rules import Rules
 
 log = logging.getLogger("consilience")
 
-_LOCK, _MODEL = "lock", "model"
+_MODEL = "model"
 _ROUNDING = 1e-3
 _ANY_MEMBER = 2**31  # the relay knows how many members there are
 
@@ -183,13 +182,9 @@ def join(config: Config, where: RelayAddress | PeerNetwork, options: JoinOptions
     try:
         if options.partners is not None:
             connection.use_partners(parse_numbers("--partners", options.partners, _ANY_MEMBER))
-        with lock_file(
-            connection.folder / _LOCK,
-            f"{connection.folder} is used by another process; stop it, or choose another with --out",
-        ):
-            stopped = _train(connection, config, options)
+        stopped = _train(connection, config, options)
     finally:
-        connection.client.close()
+        connection.disconnect()
     if stopped:
         raise SystemExit(130)
 

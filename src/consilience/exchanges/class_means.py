@@ -11,10 +11,12 @@ from consilience.config.schedules import Rate, number_or_schedule
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Received, Scope, State, View
 from consilience.functional.class_means import (
+    Weighting,
     class_means,
     distance_to_means,
     membership,
     relative_distance_to_means,
+    upload_weight,
 )
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
@@ -24,14 +26,7 @@ from consilience.wire.robustness import PLAIN, Robustness
 
 Scale = Literal["absolute", "relative"]
 """How distances count: as they are, or relative to how far the means of different classes are apart."""
-Weighting = Literal["samples", "equal"]
-"""What counts equally in the mean of a class: every sample, or every learner that has the class."""
 _ONE_EACH = Robustness(weight_cap=1)  # a learner that claims more counts as one
-
-
-def upload_weight(count: Tensor, weighting: Weighting) -> Tensor:
-    """What is uploaded beside class means: the sample counts, or 1 for each class that the learner has."""
-    return count if weighting == "samples" else (count > 0).to(count.dtype)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Received, Scope, State, View
-from consilience.exchanges.class_means import Weighting, upload_weight
 from consilience.exchanges.dimensions import Subspace, check_dimensions, only_shared, shared_width, with_zeros
-from consilience.functional.class_means import one_hot, sampled_means, sampled_membership
+from consilience.functional.class_means import Weighting, one_hot, sampled_means, sampled_membership, upload_weight
 from consilience.functional.mutual_information import mutual_information_bound
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer

@@ -1,24 +1,40 @@
-"""Means over the samples of a class, without branches: a class without samples is a row of zeros with count 0."""
+"""Means over the samples of a class, without branches: a class without samples is a row of zeros with count 0.
+
+What is uploaded is computed for any array of the array-API standard: learners give torch's tensors, one by one or under
+`vmap`, and members without torch NumPy's arrays (`consilience.peer.array_peer`).
+"""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from array_api_compat import array_namespace, device
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SMALL = 0.1
+AnyArray = TypeVar("AnyArray", bound=Any)
+"""An array type: a function returns arrays of the type it is given."""
+Weighting = Literal["samples", "equal"]
+"""What counts equally in the mean of a class: every sample, or every learner that has the class."""
 
 
-def one_hot(targets: Tensor, classes: int) -> Tensor:
+def one_hot(targets: AnyArray, classes: int) -> AnyArray:
     """(rows, classes): true at the row's class. torch.nn.functional.one_hot reads values, which vmap does not allow."""
-    return targets[:, None] == torch.arange(classes, device=targets.device)
+    found: AnyArray = targets[:, None] == array_namespace(targets).arange(classes, device=device(targets))
+    return found
 
 
-def membership(targets: Tensor, classes: int, valid: Tensor) -> Tensor:
+def membership(targets: AnyArray, classes: int, valid: AnyArray) -> AnyArray:
     """(rows, classes): 1 where the row is a sample of the class."""
-    return one_hot(targets, classes).to(valid.dtype) * valid[:, None]
+    member: AnyArray = _as_type_of(valid, one_hot(targets, classes)) * valid[:, None]
+    return member
 
 
-def class_means(values: Tensor, targets: Tensor, classes: int, valid: Tensor, min_count: int) -> tuple[Tensor, Tensor]:
+def class_means(
+    values: AnyArray, targets: AnyArray, classes: int, valid: AnyArray, min_count: int
+) -> tuple[AnyArray, AnyArray]:
     """The mean of each class (classes, width), of features its prototype, and its sample count (classes,).
 
     A class with fewer than `min_count` samples counts as absent: the mean of a single sample is that sample.
@@ -28,33 +44,46 @@ def class_means(values: Tensor, targets: Tensor, classes: int, valid: Tensor, mi
 
 
 def sampled_means(
-    values: Tensor, targets: Tensor, classes: int, valid: Tensor, chance: Tensor, size: int, min_count: int
-) -> tuple[Tensor, Tensor]:
+    values: AnyArray, targets: AnyArray, classes: int, valid: AnyArray, chance: AnyArray, size: int, min_count: int
+) -> tuple[AnyArray, AnyArray]:
     """As `class_means`, over at most `size` samples of each class: those with the smallest `chance` (rows,)."""
+    xp = array_namespace(values)
     total = membership(targets, classes, valid).sum(0)
     chosen = sampled_membership(targets, classes, valid, chance, size)
     means, _ = _means(chosen, values, total, min_count)
-    return means, torch.where(total >= min_count, total.clamp(max=size), torch.zeros_like(total))
+    return means, xp.where(total >= min_count, xp.minimum(total, xp.full_like(total, size)), xp.zeros_like(total))
 
 
-def sampled_membership(targets: Tensor, classes: int, valid: Tensor, chance: Tensor, size: int) -> Tensor:
+def sampled_membership(targets: AnyArray, classes: int, valid: AnyArray, chance: AnyArray, size: int) -> AnyArray:
     """(rows, classes): 1 where the row is one of the at most `size` samples of the class with the smallest `chance`."""
+    xp = array_namespace(chance)
     member = membership(targets, classes, valid)
     total = member.sum(0)
     # Sorting by class + chance puts each class in a block, shuffled; padding goes last.
-    place = torch.where(valid > 0, targets, classes).to(chance.dtype) + chance
-    order = place.argsort()
-    position = torch.zeros_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
+    block = xp.where(valid > 0, targets, xp.full_like(targets, classes))
+    position = (_as_type_of(chance, block) + chance).argsort().argsort()
     first = total.cumsum(0) - total  # (classes,) where each block begins
-    rank = position - first[targets].to(position.dtype)
-    return member * (rank < size).to(member.dtype)[:, None]
+    rank = position - _as_type_of(position, first[targets])
+    chosen: AnyArray = member * _as_type_of(member, rank < size)[:, None]
+    return chosen
 
 
-def _means(member: Tensor, values: Tensor, total: Tensor, min_count: int) -> tuple[Tensor, Tensor]:
+def upload_weight(count: AnyArray, weighting: Weighting) -> AnyArray:
+    """What is uploaded beside class means: the sample counts, or 1 for each class that the learner has."""
+    return count if weighting == "samples" else _as_type_of(count, count > 0)
+
+
+def _means(member: AnyArray, values: AnyArray, total: AnyArray, min_count: int) -> tuple[AnyArray, AnyArray]:
+    xp = array_namespace(values)
     taken = member.sum(0)
     enough = total >= min_count
-    means = (member.T @ values) / taken.clamp(min=1)[:, None]
-    return torch.where(enough[:, None], means, torch.zeros_like(means)), torch.where(enough, taken, 0 * taken)
+    means = (member.T @ values) / xp.maximum(taken, xp.ones_like(taken))[:, None]
+    return xp.where(enough[:, None], means, xp.zeros_like(means)), xp.where(enough, taken, 0 * taken)
+
+
+def _as_type_of(like: AnyArray, x: Any) -> AnyArray:
+    found: AnyArray = array_namespace(like).astype(x, like.dtype)
+    return found
 
 
 def spread_of_means(means: Tensor, count: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Mechanisms of differential privacy as pure functions: clip to a norm, then add Gaussian noise.
+"""Mechanisms of differential privacy for single samples: clip each to a norm, then add Gaussian noise to their sum.
 
 Noise is passed in as standard normal numbers, so that whoever calls decides where it comes from. Nothing here branches
 on values, and everything works under `vmap`.
@@ -7,55 +7,22 @@ on values, and everything works under `vmap`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from consilience.functional.upload_noise import clip_factor
+
 COUNT_SCALE = 0.5
 """A sample's count of 1 enters a release as this times the clip, beside its values: more of it would spend more of the
 budget on counts, and less would make them noisier."""
-_ROUNDED_DOWN = 1 - 1e-6  # so that rounding makes no clipped vector longer than the clip
 _DEVIATIONS = 3.0  # of the noise of a count: a class whose noised count is below is not shared
-
-
-def clip_factor(norm: Tensor, clip: float) -> Tensor:
-    """What vectors of these norms are multiplied by, so that none is longer than `clip`; 0 where a norm is NaN."""
-    factor = (clip * _ROUNDED_DOWN / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1.0)
-    return torch.where(norm.isfinite(), factor, torch.zeros_like(factor))
 
 
 def clip_rows(rows: Tensor, clip: float) -> Tensor:
     """Rows (..., width) shortened to the norm `clip`, each by itself; a row with a NaN or infinite value becomes 0."""
-    factor = clip_factor(torch.linalg.vector_norm(rows, dim=-1), clip)
+    factor: Tensor = clip_factor(torch.linalg.vector_norm(rows, dim=-1), clip)
     return torch.where(factor[..., None] > 0, rows, torch.zeros_like(rows)) * factor[..., None]
-
-
-def clip_together(tensors: Mapping[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Tensors shortened by one factor, so that all of them together, as one vector, are no longer than `clip`."""
-    squares = [tensor.double().square().sum() for tensor in tensors.values()]
-    factor = clip_factor(torch.stack(squares).sum().sqrt(), clip)
-    return {
-        name: torch.where(factor > 0, tensor, torch.zeros_like(tensor)) * factor.to(tensor.dtype)
-        for name, tensor in tensors.items()
-    }
-
-
-def private_upload(
-    tensors: Mapping[str, Tensor], clip: float, noise_multiplier: float, normal: Tensor
-) -> dict[str, Tensor]:
-    """A whole upload, clipped to the norm `clip` as one vector, with Gaussian noise added to every value.
-
-    Two uploads of norm `clip` differ by at most 2 x clip, whatever data they come from: that is the sensitivity when a
-    learner's whole data set is replaced by any other. The standard deviation of the noise is noise_multiplier x 2 x
-    clip. normal: standard normal numbers, one for each value of all tensors, in their order.
-    """
-    clipped, deviation, start = clip_together(tensors, clip), 2 * clip * noise_multiplier, 0
-    found = {}
-    for name, tensor in clipped.items():
-        part = normal[start : start + tensor.numel()].reshape(tensor.shape).to(tensor.dtype)
-        found[name], start = tensor + deviation * part, start + tensor.numel()
-    return found
 
 
 def class_sums_sensitivity(clip: float, entries: int, replaced: float) -> float:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from consilience.learner.batches import LearnerKey, StackedKeys
-from consilience.randomness import uniform
-
-BEFORE_TRAINING, AFTER_TRAINING = -2, -1
-"""In the place of a step's number, where numbers are drawn for all samples and not for a batch."""
+from consilience.randomness import uniform, uniform_by_sample
 
 
 def draw_uniform(owner: str, shape: tuple[int, int], key: LearnerKey, round_: int, step: int) -> Tensor:
     """Uniform numbers in [0, 1) of this shape, (draws, samples), for an exchange or objective by its name."""
-    draws, samples = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
-    return torch.from_numpy(uniform(f"draws {owner}", key.seed, round_, key.number, step, draws, samples))
+    return torch.from_numpy(uniform_by_sample(owner, shape, key.seed, round_, key.number, step))
 
 
 def draw_stacked_uniform(owner: str, shape: tuple[int, int], keys: StackedKeys, round_: Tensor, step: Tensor) -> Tensor:

@@ -8,15 +8,14 @@ the operating system's cryptographic generator, are used once, and are not saved
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from consilience.learner.batches import LearnerKey, StackedKeys
-from consilience.randomness import normal, normal_from_uniform, uniform
+from consilience.privacy.secret_noise import secret_normal, secret_uniform
+from consilience.randomness import normal, uniform
 
 UPLOAD_NOISE, STEP_NOISE, SAMPLING = "private upload", "private step", "private sampling"
 UPLOAD_SAMPLING = "private upload sampling"
@@ -54,17 +53,11 @@ class SecretNoise:
 
     def normal(self, purpose: str, key: LearnerKey, round_: int, step: int, size: int) -> Tensor:
         """Standard normal numbers, (size,)."""
-        found: Tensor = normal_from_uniform(_secret_uniform(size), _secret_uniform(size))
-        return found
+        return torch.from_numpy(secret_normal(size))
 
     def uniform(self, purpose: str, key: LearnerKey, round_: int, step: int, size: int) -> Tensor:
         """Uniform numbers in [0, 1), (size,)."""
-        return _secret_uniform(size)
-
-
-def _secret_uniform(size: int) -> Tensor:
-    bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
-    return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
+        return torch.from_numpy(secret_uniform(size))
 
 
 def stacked_normal(purpose: str, keys: StackedKeys, round_: Tensor, step: Tensor, size: int) -> Tensor:

@@ -17,7 +17,8 @@ from consilience.config.privacy import Private
 from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Exchange, View
-from consilience.functional.noise import class_sums_sensitivity, private_class_means, private_upload
+from consilience.functional.noise import class_sums_sensitivity, private_class_means
+from consilience.functional.upload_noise import private_upload
 from consilience.privacy.plan import StepPlan
 from consilience.wire import schema
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from consilience.exchanges.base import Contribution, Received
 from consilience.learner.batches import LearnerKey, LocalWork, plan_batches
 from consilience.learner.device import drawn_on, seeded
-from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_uniform
+from consilience.learner.draws import draw_uniform
 from consilience.learner.learner import Batch, Learner, PrivateStep, batch_draws, upload_noise_size
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
 from consilience.learner.modules import Representations
@@ -28,7 +28,7 @@ from consilience.learner.private_training import draw_batch
 from consilience.learner.private_uploads import ENTERING, NOISE
 from consilience.learner.state import LearnerState
 from consilience.privacy.plan import StepPlan
-from consilience.randomness import seed_of
+from consilience.randomness import AFTER_TRAINING, BEFORE_TRAINING, seed_of
 from consilience.task import AnswerKind
 
 Lap = Callable[[str], None]

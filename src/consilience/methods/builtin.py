@@ -20,12 +20,13 @@ from consilience.exchanges import (
     Weights,
 )
 from consilience.exchanges.base import Start
-from consilience.exchanges.class_means import Scale, Weighting
+from consilience.exchanges.class_means import Scale
 from consilience.exchanges.dimensions import Subspace
 from consilience.exchanges.gradients import Inner
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
+from consilience.functional.class_means import Weighting
 from consilience.method import DevicePart, Method, Role, Turns
 from consilience.methods.registry import register_method, reserve_names
 from consilience.objectives import Augmented, TwoStage, build_objective

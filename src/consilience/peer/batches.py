@@ -32,64 +32,63 @@ _WAY_OUT = "for other batches, join with unpack=..., a function that makes (inpu
 
 
 @dataclass(frozen=True)
-class LoaderBatch:
-    """One batch: the arguments for the model, and the targets."""
+class ModelCall:
+    """The arguments with which a batch calls a model."""
 
     positional: tuple[Any, ...]
-    targets: Tensor
     named: Mapping[str, Any] = field(default_factory=dict)
 
-    def call(self, model: nn.Module) -> None:
-        """Call the model with the inputs, on its device and with floating-point inputs in its precision."""
+    def run(self, model: nn.Module) -> None:
+        """Call a model, with the inputs on its device, and floating-point inputs in its precision."""
         like = next((p for p in model.parameters() if p.is_floating_point()), None)
-        positional = [_like(like, each) for each in self.positional]
         named = {name: _like(like, each) for name, each in self.named.items()}
-        model(*positional, **named)
+        model(*(_like(like, each) for each in self.positional), **named)
 
     @property
     def integer_inputs(self) -> Tensor | None:
         """The first of the inputs that has no floating-point numbers, if there is one."""
-        tensors = (as_tensor(each) for each in (*self.positional, *self.named.values()))
+        tensors = (_as_tensor(each) for each in (*self.positional, *self.named.values()))
         return next((t for t in tensors if isinstance(t, Tensor) and not t.is_floating_point()), None)
 
+    def __str__(self) -> str:
+        named = [f"{name}=..." for name in self.named]
+        return f"model({', '.join(['...'] * len(self.positional) + named)})"
 
-def read_batch(batch: Any, unpack: Unpack | None = None) -> LoaderBatch:
-    """The inputs and the targets of a batch; one without targets is refused. unpack: how its owner reads it."""
+
+def read_batch(batch: Any, unpack: Unpack | None = None) -> tuple[ModelCall, Tensor]:
+    """The call and the targets of a batch; one without targets is refused. unpack: how its owner reads it."""
     if unpack is not None:
-        unpacked = unpack(batch)
-        if not isinstance(unpacked, list | tuple) or len(unpacked) != 2:
-            raise ConfigurationError(f"unpack returned {_describe(unpacked)}; it must return (inputs, targets)")
-        return _with_inputs(unpacked[0], unpacked[1])
-    if isinstance(batch, Mapping):
+        batch = unpack(batch)
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            raise ConfigurationError(f"unpack returned {_describe(batch)}; it must return (inputs, targets)")
+    elif isinstance(batch, Mapping):
         return _read_mapping(batch)
-    if not isinstance(batch, list | tuple) or len(batch) < 2:
+    elif not isinstance(batch, list | tuple) or len(batch) < 2:
         raise ConfigurationError(
-            f"the loader yields {_describe(batch)}; it must yield batches of (inputs, targets), or mappings with the "
-            f"targets under {LABELS[0]!r}; {_WAY_OUT}"
+            f"the loader yields {_describe(batch)}, without targets; it must yield batches of (inputs, targets), or "
+            f"mappings with the targets under {LABELS[0]!r}; {_WAY_OUT}"
         )
-    if len(batch) == 2:
-        return _with_inputs(batch[0], batch[1])
-    return LoaderBatch(tuple(batch[:-1]), _targets(batch[-1]))
+    call = read_inputs(batch[0]) if len(batch) == 2 else ModelCall(tuple(batch[:-1]))
+    return call, _targets(batch[-1])
 
 
-def _read_mapping(batch: Mapping[Any, Any]) -> LoaderBatch:
+def read_inputs(inputs: Any) -> ModelCall:
+    """The call of the inputs of a batch: a mapping is named arguments, a list or tuple several positional ones."""
+    if isinstance(inputs, Mapping):
+        return ModelCall((), dict(inputs))
+    return ModelCall(tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,))
+
+
+def _read_mapping(batch: Mapping[Any, Any]) -> tuple[ModelCall, Tensor]:
     found = [key for key in LABELS if key in batch]
     if len(found) != 1:
-        many = f"several keys for targets, {', '.join(found)}" if found else "no labels"
+        which = f"more than one key for targets, {', '.join(found)}" if found else "no key for targets"
         raise ConfigurationError(
-            f"the loader yields a mapping of {', '.join(map(str, batch))}, which has {many}; one of "
-            f"{', '.join(LABELS)} must be there; {_WAY_OUT}"
+            f"the loader yields a mapping of {', '.join(map(str, batch))}, which has {which}; name exactly one of them "
+            f"{' or '.join(LABELS)}; {_WAY_OUT}"
         )
     named = {key: value for key, value in batch.items() if key != found[0]}
-    return LoaderBatch((), _targets(batch[found[0]]), named)
-
-
-def _with_inputs(inputs: Any, targets: Any) -> LoaderBatch:
-    if isinstance(inputs, Mapping):
-        return LoaderBatch((), _targets(targets), dict(inputs))
-    if isinstance(inputs, list | tuple):
-        return LoaderBatch(tuple(inputs), _targets(targets))
-    return LoaderBatch((inputs,), _targets(targets))
+    return ModelCall((), named), _targets(batch[found[0]])
 
 
 def _targets(targets: Any) -> Tensor:
@@ -107,14 +106,14 @@ def _targets(targets: Any) -> Tensor:
     return found
 
 
-def as_tensor(value: Any) -> Any:
+def _as_tensor(value: Any) -> Any:
     """An array as a tensor; anything else as it is."""
     return torch.as_tensor(value) if isinstance(value, np.ndarray) else value
 
 
 def _like(own: Tensor | None, value: Any) -> Any:
     """Inputs on the device of a model's parameter, floating-point ones in its precision; what is no tensor as it is."""
-    value = as_tensor(value)
+    value = _as_tensor(value)
     if isinstance(value, Mapping):
         return {key: _like(own, each) for key, each in value.items()}
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):

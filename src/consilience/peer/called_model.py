@@ -26,11 +26,22 @@ class CalledModel:
     @property
     def layer(self) -> str:
         """The classifier's name in the module."""
-        return next((name for name, module in self.module.named_modules() if module is self.classifier), "classifier")
+        return layer_name(self.module, self.classifier)
+
+
+def layer_name(model: nn.Module, layer: nn.Module) -> str:
+    """The name of a layer in a model."""
+    return next((name for name, module in model.named_modules() if module is layer), "classifier")
 
 
 def split_model(model: nn.Module, layer: str | None) -> SplitModel:
     """A caller's model as features and classifier; layer: the classifier's name, by default as `to_split_model`."""
+    parameters = model.named_parameters() if isinstance(model, nn.Module) else ()
+    if lazy := [name for name, p in parameters if nn.parameter.is_lazy(p)]:
+        raise ConfigurationError(
+            f"parameter {lazy[0]!r} of your model has no size yet, because its layer is lazy; call the model on a "
+            f"batch before you join, or give the layer its input size"
+        )
     if layer is None or (isinstance(model, SplitModel) and layer == "classifier"):
         return to_split_model(model)
     if isinstance(model, SplitModel):
@@ -41,10 +52,22 @@ def split_model(model: nn.Module, layer: str | None) -> SplitModel:
     return split(model, at=layer)
 
 
-def called_by_hand(model: SplitModel, unpack: Unpack | None) -> CalledModel:
-    """What is called where the model was given by hand: what its own loop calls, features and then the classifier.
+def called_as_trained(model: nn.Module, split: SplitModel, unpack: Unpack | None) -> CalledModel:
+    """A model that was given to `join`, as its loop calls it; split: the same model divided."""
+    if isinstance(model, SplitModel) or not _runs(model):
+        return called_by_hand(split, unpack)
+    return CalledModel(model, split.classifier, unpack)
+
+
+def called_by_hand(split: SplitModel, unpack: Unpack | None) -> CalledModel:
+    """A model whose loop calls its features and then its classifier.
 
     Of a network that `split` has divided, that is the network itself, which takes any inputs.
     """
-    whole = isinstance(model.features, FeaturesBeforeLayer) and model.original is not model
-    return CalledModel(model.original if whole else model, model.classifier, unpack)
+    whole = isinstance(split.features, FeaturesBeforeLayer) and split.original is not split
+    return CalledModel(split.original if whole else split, split.classifier, unpack)
+
+
+def _runs(model: nn.Module) -> bool:
+    """Whether it defines forward."""
+    return getattr(model.forward, "__func__", None) is not nn.Module.forward

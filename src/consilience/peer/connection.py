@@ -38,16 +38,23 @@ def connect_to_relay(
     folder: by default one under `peers/`. timeout: the most seconds that the first request may take. relay_key: the
     relay's public key, if it is known before the first contact.
     """
+    if not token.strip():
+        raise ConfigurationError(
+            "there is no token: give the one from your invitation, consilience.join(url, token, ...), or put it into "
+            "the environment variable CONSILIENCE_TOKEN"
+        )
     known = tokens.FORM.fullmatch(token.strip())
     if known is None:
         raise ConfigurationError("this is not a token; one starts with cs1_ and comes from `consilience relay invite`")
     client = RelayClient(url, known[0], ca_file)
     default = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(known[1], 16)}"
+    store = StateFolder(Path("peers") / default if folder is None else Path(folder))
     try:
-        place = Path("peers") / default if folder is None else Path(folder)
-        return RelayConnection(client, place, timeout, relay_key or "")
+        store.lock()
+        return RelayConnection(client, store, timeout, relay_key or "")
     except BaseException:
         client.close()
+        store.unlock()
         raise
 
 
@@ -97,8 +104,15 @@ class FederationConnection:
 
     def close(self) -> None:
         """Save the state and close the connection; a pending upload stays in the folder for the next time."""
-        self.save()
+        try:
+            self.save()
+        finally:
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection without saving, and let others use the folder."""
         self.client.close()
+        self._store.unlock()
 
     def use_partners(self, numbers: Iterable[int]) -> None:
         """Let means and observations be of these members' uploads alone, beside one's own; without any, everybody's."""
@@ -121,8 +135,7 @@ class RelayConnection(FederationConnection):
 
     client: RelayClient
 
-    def __init__(self, client: RelayClient, folder: Path | None, timeout: float, relay_key: str = "") -> None:
-        store = StateFolder(folder)
+    def __init__(self, client: RelayClient, store: StateFolder, timeout: float, relay_key: str = "") -> None:
         saved = store.load()
         opening = _Opening(client, store, saved[1] if saved else PeerState(), timeout)
         identity = opening.identify(saved[0] if saved else None, relay_key)

@@ -12,7 +12,6 @@ from consilience.config.schedules import at_round
 from consilience.errors import TrainingError
 from consilience.exchanges.base import Contribution, Exchange, View
 from consilience.learner.batches import LearnerKey
-from consilience.learner.draws import AFTER_TRAINING
 from consilience.learner.noise_source import SECRET, UPLOAD_NOISE
 from consilience.learner.private_uploads import LearnerPrivacy, noise_size, private_contributions
 from consilience.learner.residuals import as_sent
@@ -22,6 +21,7 @@ from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.one_pass import one_pass
 from consilience.peer.shared_gradients import SharedGradients
 from consilience.peer.state import ChannelUpload
+from consilience.randomness import AFTER_TRAINING
 
 
 class LoopContributions:

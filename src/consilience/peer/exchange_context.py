@@ -18,7 +18,7 @@ from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
 from consilience.models import SplitModel
 from consilience.objectives import Objective
-from consilience.peer.called_model import split_model
+from consilience.peer.called_model import layer_name, split_model
 from consilience.peer.connection import FederationConnection
 from consilience.peer.member_method import check_charter_channels
 from consilience.randomness import seed_of
@@ -52,7 +52,7 @@ class ExchangeContext:
         if self.model is None or (model is not self.model and model is not self._given):
             split = split_model(model, layer)
             task = _task_of(split)
-            self._refuse_other_channels(task)
+            self._refuse_other_channels(task, layer_name(split.original, split.classifier))
             self._given, self.model, self.task = model, split, task
         self.follow_model()
 
@@ -62,15 +62,21 @@ class ExchangeContext:
             raise ConfigurationError("the model is not known yet: give it, consilience.join(url, model=model)")
         return self.model
 
-    def _refuse_other_channels(self, task: Task) -> None:
+    @property
+    def classifier(self) -> nn.Linear | None:
+        """The model's classifier, where there is a model."""
+        return None if self.model is None else self.model.classifier
+
+    def _refuse_other_channels(self, task: Task, layer: str) -> None:
         name = self.charter.name
         if task.classes != self.charter.classes:
             raise ConfigurationError(
-                f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}"
+                f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}; where "
+                f"another linear layer computes the logits, name it, consilience.join(..., layer=...)"
             )
-        check_charter_channels(
-            self._method, {e.name: e.channel(task) for e in self._exchanges}, self.charter, "your model"
-        )
+        own = {e.name: e.channel(task) for e in self._exchanges}
+        divided = f"your model, divided at {layer!r} (layer=... names another linear layer),"
+        check_charter_channels(self._method, own, self.charter, divided)
 
     def _shared_width(self) -> int:
         """The width of the features that the federation shares; 0 where it shares none."""

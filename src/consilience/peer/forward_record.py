@@ -9,58 +9,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
 
-_classifies_others = ContextVar("classifies_others", default=False)
-"""Whether a penalty applies the classifier to others' features, which is no forward pass of the caller's."""
+_RECORDS: WeakSet[ForwardRecord] = WeakSet()
 
 
 @contextmanager
-def not_recorded() -> Iterator[None]:
-    """Calls of a classifier in this block are no forward pass of the caller's."""
-    before = _classifies_others.set(True)
+def not_recorded(layer: nn.Module | None) -> Iterator[None]:
+    """In this block, calls of a layer are no forward pass of its owner's: a penalty applies it to others' features."""
+    records = [record for record in list(_RECORDS) if record.layer is layer]
+    for record in records:
+        record.paused = True
     try:
         yield
     finally:
-        _classifies_others.reset(before)
+        for record in records:
+            record.paused = False
 
 
 class ForwardRecord:
     """Records the newest forward pass of a linear layer with gradients. name: the layer's, for messages."""
 
     def __init__(self, layer: nn.Linear, name: str) -> None:
-        self.name = name
-        self._seen: tuple[Tensor, Tensor] | None = None
-        self._used: set[str] = set()
-        self._calls = 0  # since the record was used
+        self.layer, self.name, self.paused = layer, name, False
+        self.newest: tuple[Tensor, Tensor, set[str]] | None = None
+        """What the layer read and returned, and the calls that have used it."""
+        self._served = False
         self._handle = layer.register_forward_hook(_Hook(self), with_kwargs=True)
-
-    def record(self, features: Tensor, logits: Tensor) -> None:
-        """Hold a forward pass in the place of the one before."""
-        self._calls = 1 if self._used else self._calls + 1
-        self._seen, self._used = (features, logits), set()
+        _RECORDS.add(self)
 
     def use(self, call: str, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits of the newest forward pass, for these targets; call: `loss` or `penalty`."""
-        if self._seen is None or call in self._used:
+        if self.newest is None or call in self.newest[2]:
             raise ConfigurationError(self._nothing(call))
-        features, logits = self._seen
-        if features.ndim != 2 or len(features) != len(targets):
+        features, logits, used = self.newest
+        if features.ndim != 2 or features.shape[:1] != targets.shape[:1]:
             raise ConfigurationError(self._other_rows(call, tuple(features.shape), tuple(targets.shape)))
-        self._used.add(call)
-        if self._used >= {"loss", "penalty"}:
-            self._seen = None
+        used.add(call)
+        if used >= {"loss", "penalty"}:
+            self.newest, self._served = None, True
         return features, logits
 
     def drop(self) -> None:
         """Forget the newest forward pass, and the graph that it keeps alive."""
-        self._seen, self._used, self._calls = None, set(), 0
+        self.newest, self._served = None, False
 
     def close(self) -> None:
         """Remove the hook."""
@@ -68,7 +66,7 @@ class ForwardRecord:
         self._handle.remove()
 
     def _nothing(self, call: str) -> str:
-        if self._used:
+        if self.newest is not None or self._served:
             return (
                 f"peer.{call}(targets) was called twice after one forward pass of your model; call the model before "
                 f"each {call}, or give features and logits by hand, {_BY_HAND[call]}"
@@ -86,11 +84,10 @@ class ForwardRecord:
                 f"{call} takes (rows, width), one row per target. If your model applies it to each position of a "
                 f"sequence, select or pool positions before the layer, or give rows by hand, {_BY_HAND[call]}"
             )
-        often = f", the last of {self._calls} calls," if self._calls > 1 else ""
         return (
-            f"the layer {self.name!r} read {features[0]} rows in your model's last forward pass{often} and {call} was "
-            f"given {targets[0] if targets else 'one'} targets. With several forward passes per batch, call {call} "
-            f"after each with the targets of that pass, or give all rows by hand, {_BY_HAND[call]}"
+            f"the layer {self.name!r} read {features[0]} rows in your model's last forward pass, and {call} was given "
+            f"{targets[0] if targets else 'one'} targets. With several forward passes per batch, call {call} after "
+            f"each, with the targets of that pass, or give all rows by hand, {_BY_HAND[call]}"
         )
 
 
@@ -107,8 +104,8 @@ class _Hook:
         self._record = record
 
     def __call__(self, layer: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any], logits: Tensor) -> None:
-        if torch.is_grad_enabled() and not _classifies_others.get():
-            self._record.record(positional[0] if positional else named["input"], logits)
+        if torch.is_grad_enabled() and not self._record.paused:
+            self._record.newest = (positional[0] if positional else named["input"], logits, set())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a copy or a pickle of the model has instead: a function that does nothing, and needs no library."""

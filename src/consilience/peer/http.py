@@ -14,9 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-import httpcore
+from consilience.errors import ConfigurationError, RelayError, RelayUnreachable
+from consilience.extras import install_command
 
-from consilience.errors import RelayError, RelayUnreachable
+try:
+    import httpcore
+except ModuleNotFoundError as error:
+    raise ConfigurationError(f"members of a relay need httpcore: {install_command('join')}") from error
+
 from consilience.peer.deadline import DeadlineBackend
 from consilience.peer.http_address import check_url, host_header, is_loopback, proxy_for, trusted_certificates
 from consilience.peer.link import AnswersMessage

@@ -24,11 +24,10 @@ class LoopAnswers:
     ) -> None:
         self._connection, self._role, self._exchanges, self._context = connection, role, exchanges, context
 
-    def download(self, seconds: float) -> dict[str, Answer]:
-        """New answers; a change is measured from the common values of a moving mean, so these come too."""
+    def channels(self) -> list[str]:
+        """Those whose answers are downloaded: a change is measured from the common values of a moving mean."""
         channels, downloading = self._connection.channels, self._role.downloading
-        wanted = [e.name for e in self._exchanges if e.name in downloading or channels[e.name].moves]
-        return self._connection.inbox.download(wanted, self._context.pool_draws(), seconds)
+        return [e.name for e in self._exchanges if e.name in downloading or channels[e.name].moves]
 
     @torch.no_grad()
     def receive(self, found: Mapping[str, Answer]) -> None:

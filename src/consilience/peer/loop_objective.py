@@ -64,7 +64,7 @@ class LoopObjective:
                 f"features and logits; compute it in your loop, or take part with the command `consilience join`"
             )
         self._context.check_batch("loss", features, logits, targets)
-        with torch.autocast(features.device.type, enabled=False), not_recorded():
+        with torch.autocast(features.device.type, enabled=False), not_recorded(self._context.classifier):
             return self.objective.loss(self._view(features, logits, targets))
 
     def own_logits(self, features: Tensor, logits: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError
 from consilience.method import Method
-from consilience.peer.batches import Loader, Unpack
-from consilience.peer.called_model import CalledModel
+from consilience.peer.batches import Loader, Unpack, read_inputs
+from consilience.peer.called_model import CalledModel, called_as_trained
 from consilience.peer.connection import FederationConnection
 from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.forward_record import ForwardRecord, not_recorded
 from consilience.peer.loop_objective import LoopObjective
+from consilience.peer.one_pass import run_call
 from consilience.peer.shared_gradients import SharedGradients
 
 Classifier = Callable[[Tensor], Tensor]
@@ -30,7 +31,9 @@ class LoopTraining:
 
     model: nn.Module | None
     classifier: nn.Linear | None
-    """The linear layer of the model that computes the logits; what it reads are the features."""
+    """The linear layer of the model that computes the logits; its inputs are the features."""
+    _round: int
+    """The number of the newest round that was shared."""
 
     def __init__(
         self,
@@ -44,10 +47,16 @@ class LoopTraining:
         self.exchanges = [e for e in self.role.exchanges if e.name in connection.channels]
         self._context = ExchangeContext(connection, method, self.exchanges)
         self._gradients = SharedGradients(self.exchanges, self._context)
-        self.model, self.classifier, self._layer, self._unpack = model, None, layer, unpack
+        self.model, self._layer, self._unpack = model, layer, unpack
+        self._called: CalledModel | None = None
         if model is not None:
             self._context.use_model(model, layer)
-            self.classifier = self._context.require_model().classifier
+            self._called = called_as_trained(model, self._context.require_model(), unpack)
+        elif layer is not None:
+            raise ConfigurationError(
+                f"layer={layer!r} is a layer of your model: give that too, consilience.join(url, model=model)"
+            )
+        self.classifier = self._called.classifier if self._called is not None else None
         objective = self.role.objective.for_held_out(False)  # what a loop of one's own holds out is its own affair
         self._objective = LoopObjective(objective, self._context, connection.state)
         self._record: ForwardRecord | None = None
@@ -55,13 +64,8 @@ class LoopTraining:
 
     def _begin_recording(self) -> None:
         """Record the model's forward passes from now on."""
-        if self.model is not None and self.classifier is not None:
-            self._record = ForwardRecord(self.classifier, CalledModel(self.model, self.classifier).layer)
-
-    @property
-    def round(self) -> int:
-        """The number of the newest round that was shared, acknowledged or not."""
-        raise NotImplementedError
+        if self._called is not None:
+            self._record = ForwardRecord(self._called.classifier, self._called.layer)
 
     @property
     def modules(self) -> Mapping[str, nn.ModuleDict]:
@@ -99,12 +103,22 @@ class LoopTraining:
         features, logits, targets, _ = self._read("loss", batch, named)
         return self._objective.loss(features, logits, targets)
 
-    def own_logits(self, features: Tensor, logits: Tensor) -> Tensor:
+    @overload
+    def own_logits(self, inputs: Any) -> Tensor: ...
+    @overload
+    def own_logits(self, features: Tensor, logits: Tensor) -> Tensor: ...
+    def own_logits(self, *given: Any, **named: Any) -> Tensor:
         """Your own answer for samples, (rows, classes): for data like yours, where your logits are for everybody's.
 
-        Where the method has no own answer, these are your logits.
+        inputs: as your loader yields them; your model is called once, in its mode, without gradients. Or give features
+        and logits by hand. Where the method has no own answer, these are your logits.
         """
-        return self._objective.own_logits(features, logits)
+        if len(given) + len(named) == 2:
+            return self._objective.own_logits(*given, **named)
+        (inputs,) = (*given, *named.values())
+        with torch.no_grad():
+            features, logits = run_call(self._own_model("own_logits(inputs)"), read_inputs(inputs))
+            return self._objective.own_logits(features, logits)
 
     @overload
     def penalty(self, targets: Tensor) -> Tensor: ...
@@ -123,8 +137,9 @@ class LoopTraining:
         context.move_to(features.device)
         seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
         total = seen["logits"].new_zeros(())
-        round_ = self.round + 1
-        with torch.autocast(features.device.type, enabled=False), not_recorded():  # float32, as answers travel
+        round_ = self._round + 1
+        others = not_recorded(context.classifier)
+        with torch.autocast(features.device.type, enabled=False), others:  # float32, as answers travel
             for e in (at_round(e, round_) for e in self.exchanges):
                 weight = as_number(e.weight)
                 if not weight or e.name not in self.role.downloading or not context.has_reference(e):
@@ -136,15 +151,14 @@ class LoopTraining:
         return total
 
     def _read(
-        self, call: str, batch: tuple[Any, ...], named: Mapping[str, Any]
+        self, call: str, batch: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor, Tensor, Classifier]:
         """Features, logits, targets and classifier: of the last forward pass, or as they were given by hand."""
         by_hand = ("features", "logits", "targets", *(("classifier",) if call == "penalty" else ()))
-        if len(batch) == 1 and not named:
-            batch, named = (), {"targets": batch[0]}
-        if not batch and named.keys() == {"targets"}:
-            return self._last_pass(call, named["targets"])
-        given = {**dict(zip(by_hand, batch, strict=False)), **named}
+        one = len(batch) + len(named) == 1
+        given = {**dict(zip(("targets",) if one else by_hand, batch, strict=False)), **named}
+        if given.keys() == {"targets"}:
+            return self._last_pass(call, given["targets"])
         if given.keys() != set(by_hand) or len(batch) + len(named) != len(by_hand):
             raise ConfigurationError(
                 f"{call} takes the targets of your model's last forward pass, peer.{call}(targets), or all by hand, "
@@ -155,13 +169,19 @@ class LoopTraining:
         return given["features"], given["logits"], given["targets"], given.get("classifier", _never_called)
 
     def _last_pass(self, call: str, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Classifier]:
-        if self._record is None or self.classifier is None:
-            raise ConfigurationError(
-                f"peer.{call}(targets) uses the last forward pass of your model, and the peer knows none: give it, "
-                f"consilience.join(url, model=model), or give features and logits to {call} by hand"
-            )
+        classifier = self._own_model(f"{call}(targets)").classifier
+        assert self._record is not None
         features, logits = self._record.use(call, targets)
-        return features, logits, targets.to(features.device), self.classifier
+        return features, logits, targets.to(features.device), classifier
+
+    def _own_model(self, call: str) -> CalledModel:
+        """The model given to `join`, as it is called; call: what needs it."""
+        if self._called is None:
+            raise ConfigurationError(
+                f"peer.{call} uses your model, and the peer knows none: give it, consilience.join(url, model=model), "
+                f"or give {call.partition('(')[0]} its other arguments by hand"
+            )
+        return self._called
 
     # -- gradients of a part that votes move ---------------------------------------------------------------------------
 

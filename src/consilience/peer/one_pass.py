@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
-from consilience.peer.batches import Loader, LoaderBatch, Unpack, read_batch
+from consilience.peer.batches import Loader, ModelCall, Unpack, read_batch
 from consilience.peer.called_model import CalledModel
 
 
@@ -22,15 +22,14 @@ def one_pass(model: CalledModel, loader: Loader, classes: int, represent: bool) 
     """
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     samples = 0
-    with _evaluating(model.module), _recording(model.classifier) as calls:
-        for each in loader:
-            batch = read_batch(each, model.unpack)
-            samples += len(batch.targets)
+    with _evaluating(model.module):
+        for batch in loader:
+            call, targets = read_batch(batch, model.unpack)
+            samples += len(targets)
             if represent:
-                calls.clear()
-                _call(model.module, batch)
-                features, logits = _single_call(model, calls, len(batch.targets))
-                parts.append((features.float(), logits.float(), batch.targets.to(features.device)))
+                features, logits = run_call(model, call)
+                _refuse_other_rows(model, features, len(targets))
+                parts.append((features.float(), logits.float(), targets.to(features.device)))
     if not samples:
         raise ConfigurationError("the loader has no batches: there is nothing to upload; give it your training data")
     if not parts:
@@ -43,7 +42,7 @@ def count_classes(loader: Loader, classes: int, unpack: Unpack | None = None) ->
     """How many samples of each class a loader has, (classes,)."""
     counts = torch.zeros(classes)
     for batch in loader:
-        counts += torch.bincount(_classes(read_batch(batch, unpack).targets, classes).cpu(), minlength=classes)
+        counts += torch.bincount(_classes(read_batch(batch, unpack)[1], classes).cpu(), minlength=classes)
     if not counts.sum():
         raise ConfigurationError("the loader has no batches: there is nothing to count; give it your training data")
     return counts
@@ -61,66 +60,61 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-@contextmanager
-def _recording(classifier: nn.Linear) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """What the classifier reads and returns, call by call."""
-    calls: list[tuple[Tensor, Tensor]] = []
+def run_call(model: CalledModel, call: ModelCall) -> tuple[Tensor, Tensor]:
+    """What the classifier reads and returns in one forward pass; refused unless it is called once."""
+    seen: list[tuple[Tensor, Tensor]] = []
 
     def record(_: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any], logits: Tensor) -> None:
-        calls.append((positional[0] if positional else named["input"], logits))
+        seen.append((positional[0] if positional else named["input"], logits))
 
-    handle = classifier.register_forward_hook(record, with_kwargs=True)
+    handle = model.classifier.register_forward_hook(record, with_kwargs=True)
     try:
-        yield calls
+        _run(model.module, call)
     finally:
         handle.remove()
+    if len(seen) != 1:
+        how = "never called" if not seen else f"called {len(seen)} times"
+        raise ConfigurationError(
+            f"{_named(model)} was {how} in one forward pass, and must be called once; let the forward pass call it as "
+            f"a module, once for a batch, or name the linear layer that computes the logits, "
+            f"consilience.join(..., layer=...)"
+        )
+    return seen[0]
 
 
-def _call(model: nn.Module, batch: LoaderBatch) -> None:
-    """Call the model with the inputs of a batch; where it cannot take them, the error says what to change."""
+def _run(model: nn.Module, call: ModelCall) -> None:
+    """Run a call; where the model cannot take the inputs, the error says what to change."""
     try:
-        batch.call(model)
+        call.run(model)
     except TypeError as error:
         try:
-            inspect.signature(model.forward).bind(*batch.positional, **batch.named)
+            inspect.signature(model.forward).bind(*call.positional, **call.named)
         except TypeError as wrong:
             raise ConfigurationError(
-                f"{type(model).__name__} cannot be called with what the loader yields, {_describe(batch)}: {wrong}; "
+                f"{type(model).__name__} cannot be called with what the loader yields, {call} and targets: {wrong}; "
                 f"let it yield what you train on, or join with unpack=..., a function that makes (inputs, targets) of "
                 f"a batch"
             ) from error
         raise
     except RuntimeError as error:
-        if (inputs := batch.integer_inputs) is not None:
+        if (inputs := call.integer_inputs) is not None:
             raise ConfigurationError(
                 f"your model cannot take the loader's inputs of {inputs.dtype}: {error}; let it yield what you train on"
             ) from error
         raise
 
 
-def _describe(batch: LoaderBatch) -> str:
-    """The arguments in a batch, in words."""
-    named = [f"{name}=..." for name in batch.named]
-    return f"model({', '.join(['...'] * len(batch.positional) + named)}) and targets"
+def _refuse_other_rows(model: CalledModel, features: Tensor, samples: int) -> None:
+    width = model.classifier.in_features
+    if features.shape != (samples, width):
+        raise ConfigurationError(
+            f"{_named(model)} read inputs of the shape {tuple(features.shape)} for {samples} targets, and must read "
+            f"({samples}, {width}); flatten, pool or select its input first, such as x.flatten(1)"
+        )
 
 
-def _single_call(model: CalledModel, calls: list[tuple[Tensor, Tensor]], samples: int) -> tuple[Tensor, Tensor]:
-    """What the classifier read and returned in one forward pass; refused unless that was a row for each sample."""
-    name = f"layer {model.layer!r} of {type(model.module).__name__}"
-    if len(calls) != 1:
-        how = "never called" if not calls else f"called {len(calls)} times"
-        raise ConfigurationError(
-            f"{name} was {how} in one forward pass, and must be called once; let the forward pass call it as a module, "
-            f"once for a batch, or name the linear layer that computes the logits, consilience.join(..., layer=...)"
-        )
-    features, logits = calls[0]
-    if features.shape != (samples, model.classifier.in_features):
-        raise ConfigurationError(
-            f"{name} read inputs of the shape {tuple(features.shape)} for {samples} targets, and must read "
-            f"({samples}, {model.classifier.in_features}); flatten, pool or select its input first, such as "
-            f"x.flatten(1)"
-        )
-    return features, logits
+def _named(model: CalledModel) -> str:
+    return f"layer {model.layer!r} of {type(model.module).__name__}"
 
 
 def _classes(targets: Tensor, classes: int) -> Tensor:

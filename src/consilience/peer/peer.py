@@ -16,12 +16,8 @@ classifier)`. While the relay cannot be reached, training continues with the las
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, overload
 
 from torch import nn
@@ -31,19 +27,16 @@ from consilience.exchanges.base import Exchange
 from consilience.method import Method
 from consilience.peer.batches import Loader, Unpack
 from consilience.peer.called_model import CalledModel, called_by_hand
-from consilience.peer.connection import FederationConnection, connect_to_relay
+from consilience.peer.connect import connect
+from consilience.peer.connection import FederationConnection
 from consilience.peer.contributions import LoopContributions
-from consilience.peer.direct.connection import connect_to_peers
 from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.loop_answers import LoopAnswers
 from consilience.peer.loop_limits import refuse_moves_before_batches, refuse_roles
 from consilience.peer.loop_training import LoopTraining
+from consilience.peer.member import FederationMember, Uploads
 from consilience.peer.member_method import check_exchanges, member_method
-from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, check_fixed_encoder, loop_privacy
-from consilience.peer.state import ChannelUpload
-
-TOKEN = "CONSILIENCE_TOKEN"
-"""The environment variable that has the token where none is given."""
+from consilience.peer.privacy_budget import charter_plan, check_fixed_encoder, loop_privacy
 
 
 def join(
@@ -75,33 +68,15 @@ def join(
     kept in the folder and required from then on. partners: numbers of members whose uploads alone means and
     observations are of, beside yours, where the charter allows it; by default everybody's.
     """
-    connection = _connect(url, token, folder, timeout, ca_file, relay_key)
+    connection = connect(url, token, folder, timeout, ca_file, relay_key, partners)
     try:
-        connection.use_partners(partners)
         return Peer(connection, model, method, layer=layer, unpack=unpack)
     except BaseException:
         connection.client.close()
         raise
 
 
-def _connect(
-    url: str | PeerNetwork,
-    token: str,
-    folder: Path | str | None,
-    timeout: float,
-    ca_file: str | None,
-    relay_key: str | None,
-) -> FederationConnection:
-    if isinstance(url, str):
-        return connect_to_relay(url, token or os.environ.get(TOKEN, ""), folder, timeout, ca_file, relay_key)
-    if token or ca_file or relay_key:
-        raise ConfigurationError(
-            "a PeerNetwork has no relay: leave out token and relay_key, and give ca_file to the PeerNetwork"
-        )
-    return connect_to_peers(url, folder, timeout)
-
-
-class Peer(LoopTraining, AbstractContextManager["Peer"]):
+class Peer(FederationMember, LoopTraining):
     """One member of a federation, used from its own training loop."""
 
     def __init__(
@@ -113,51 +88,24 @@ class Peer(LoopTraining, AbstractContextManager["Peer"]):
         layer: str | None = None,
         unpack: Unpack | None = None,
     ) -> None:
-        self.connection, self.charter = connection, connection.charter
-        refuse_roles(self.charter)
-        self.method = member_method(self.charter, method)
-        check_exchanges(self.method, self.charter)
-        super().__init__(connection, self.method, model, layer, unpack)
-        refuse_moves_before_batches(self.exchanges, self.charter)
-        plan = charter_plan(self.charter, [e for e in self.exchanges if e.name in self.role.uploading])
-        self._privacy = loop_privacy(plan, self.role, self.charter.name)
-        self._budget = PrivacyBudget(plan, connection.state)
+        charter = connection.charter
+        refuse_roles(charter)
+        self.method = member_method(charter, method)
+        check_exchanges(self.method, charter)
+        LoopTraining.__init__(self, connection, self.method, model, layer, unpack)
+        refuse_moves_before_batches(self.exchanges, charter)
+        plan = charter_plan(charter, [e for e in self.exchanges if e.name in self.role.uploading])
+        FederationMember.__init__(self, connection, plan)
+        self._privacy = loop_privacy(plan, self.role, charter.name)
         self._contributions = LoopContributions(self._context, self._gradients, self._privacy)
         self._answers = LoopAnswers(connection, self.role, self.exchanges, self._context)
-        pending = connection.state.pending
-        self._round = max(connection.state.round, pending.round if pending else 0, 0)
         if model is not None:
             self._answers.start_from_common_values()
         elif any(channel.moves for channel in connection.channels.values()):
             raise ConfigurationError(
-                f"federation {self.charter.name!r} shares weights: give your model, consilience.join(url, model=model)"
+                f"federation {charter.name!r} shares weights: give your model, consilience.join(url, model=model)"
             )
         self._begin_recording()
-
-    @property
-    def name(self) -> str:
-        """The member's name at the relay."""
-        return self.connection.name
-
-    @property
-    def round(self) -> int:
-        """The number of the newest round that was shared, acknowledged or not."""
-        return self._round
-
-    @property
-    def waiting(self) -> bool:
-        """Whether an upload is pending: the relay has not acknowledged it."""
-        return self.connection.state.pending is not None
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes of the bodies uploaded so far."""
-        return self.connection.client.bytes_sent
-
-    @property
-    def privacy_spent(self) -> float:
-        """Epsilon of all uploads so far, with the delta of the charter; 0 where uploads are not private."""
-        return self._budget.spent
 
     # -- downloading -------------------------------------------------------------------------------------------------
 
@@ -167,15 +115,7 @@ class Peer(LoopTraining, AbstractContextManager["Peer"]):
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that you uploaded last. Without it, the call takes at most the timeout of `join`.
         """
-        connection, started = self.connection, time.monotonic()
-        end = started + max(wait, connection.timeout)
-        connection.outbox.flush(connection.timeout)
-        if wait > 0:
-            connection.wait_for_others(connection.state.round, wait)
-        while True:
-            found = self._answers.download(min(connection.timeout, end - time.monotonic()))
-            if found or wait <= 0 or not connection.inbox.wait(started + wait - time.monotonic()):
-                break
+        found = self._download(self._answers.channels(), self._context.pool_draws(), wait)
         self._answers.receive(found)
         return bool(found)
 
@@ -194,9 +134,9 @@ class Peer(LoopTraining, AbstractContextManager["Peer"]):
         the next call. model: another one, as features + classifier, as `consilience.split` makes them of any network.
         """
         model, loader, wait = self._read_share("share", given, named, wait)
-        round_ = max(self._round, self.connection.state.round) + 1
+        round_ = self._next_round
         due = [e for e in self.exchanges if e.name in self.role.uploading and round_ % e.every == 0]
-        return self._upload(model, loader, round_, due, wait)
+        return self._share(model, loader, round_, due, wait)
 
     @overload
     def introduce(self, loader: Loader, *, wait: float = 0.0) -> bool: ...
@@ -205,51 +145,49 @@ class Peer(LoopTraining, AbstractContextManager["Peer"]):
     def introduce(self, *given: Any, wait: float = 0.0, **named: Any) -> bool:
         """Upload the untrained model's representations before the first round, as published; later it does nothing."""
         model, loader, wait = self._read_share("introduce", given, named, wait)
-        if self._round > 0 or self.connection.state.round >= 0:
+        if not self._before_first_round:
             return True
         due = [e for e in self.exchanges if e.uploads_before_training and e.name in self.role.uploading]
-        return self._upload(model, loader, 0, due, wait)
+        return self._share(model, loader, 0, due, wait)
 
     def _read_share(
-        self, call: str, given: tuple[Any, ...], named: dict[str, Any], wait: float
+        self, call: str, given: Sequence[Any], named: dict[str, Any], wait: float
     ) -> tuple[CalledModel, Loader, float]:
         """The model to call, the loader and the seconds to wait, of either form of a call."""
         if len(given) == 3:
-            given, wait = given[:2], given[2]
+            *two, wait = given
+            given = tuple(two)
         names = ("loader",) if len(given) + len(named) == 1 else ("model", "loader")
         found = {**dict(zip(names, given, strict=False)), **named}
         if found.keys() != set(names) or len(given) + len(named) != len(names):
             raise ConfigurationError(
-                f"{call} takes (loader) or (model, loader), and wait=SECONDS; got {len(given)} ..."
+                f"{call} takes your batches, peer.{call}(loader), or a model too, peer.{call}(model, loader), and "
+                f"wait=SECONDS; got {len(given) + len(named)} arguments"
             )
         if "model" in found:
             self._context.use_model(found["model"])
             return called_by_hand(self._context.require_model(), self._unpack), found["loader"], wait
-        if self.model is None or self.classifier is None:
-            raise ConfigurationError(
-                f"peer.{call}(loader) calls your model, and the peer knows none: give it, "
-                f"consilience.join(url, model=model), or peer.{call}(model, loader)"
-            )
+        called = self._own_model(f"{call}(loader)")
+        assert self.model is not None
         self._context.use_model(self.model, self._layer)
-        return CalledModel(self.model, self.classifier, self._unpack), found["loader"], wait
+        return called, found["loader"], wait
 
-    def _upload(self, model: CalledModel, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
-        connection, outbox = self.connection, self.connection.outbox
+    def _share(self, model: CalledModel, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
         if self._record is not None:
             self._record.drop()
-        end = time.monotonic() + max(wait, connection.timeout)
-        if connection.state.unconfirmed:
-            outbox.flush(end - time.monotonic())
-        due = [e for e in due if e.name in outbox.open_channels and self._context.has_reference(e)]
-        left = end - time.monotonic()  # the pass over the data is the caller's own work, and not limited
-        uploads: dict[str, ChannelUpload] = {}
-        if due and not connection.state.unconfirmed and self._budget.allows_upload():
+
+        def contributions(names: Collection[str]) -> Uploads:
             check_fixed_encoder(self._privacy, self._context.require_model().features)
-            uploads = self._contributions.compute(due, model, loader, round_)
-            self._budget.add_upload()
-        self._step, self._round = 0, round_
+            return self._contributions.compute([e for e in due if e.name in names], model, loader, round_)
+
+        return self._upload([e.name for e in due], round_, wait, contributions)
+
+    def _can_contribute(self, name: str) -> bool:
+        return any(self._context.has_reference(e) for e in self.exchanges if e.name == name)
+
+    def _finish_round(self) -> None:
+        self._step = 0
         self._objective.keep()
-        return outbox.queue(round_, uploads) and outbox.flush(left)
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
@@ -258,7 +196,4 @@ class Peer(LoopTraining, AbstractContextManager["Peer"]):
         if self._record is not None:
             self._record.close()
         self._objective.keep()
-        self.connection.close()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        super().close()

@@ -10,26 +10,27 @@ that the index no longer names. A process that is killed at any point leaves the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from safetensors.numpy import load, save
 
 from consilience.channels import Answer
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.files import MEMBER_FOLDER, replace_file, report_write_errors
+from consilience.files import MEMBER_FOLDER, lock_file, replace_file, report_write_errors, unlock_file
 from consilience.peer.state import Arrays, PeerState, PendingUpload
 from consilience.wire.charter import Charter, read_charter
 from consilience.wire.headers import Part
 
 LAYOUT = 2
 """The number of this layout. 1 was one file, `peer.safetensors`."""
-_INDEX, _RECEIPTS = "state.json", "receipts.jsonl"
+_INDEX, _RECEIPTS, _LOCK = "state.json", "receipts.jsonl", "lock"
 _OURS = re.compile(r"([0-9a-f]{64}|state\.json)(\.new)?")
 _FIRST_LAYOUT = "peer.safetensors"
 
@@ -48,6 +49,8 @@ class StateFolder:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._lock: IO[bytes] | None = None
+        self._created = False
         self._receipt: dict[str, Any] = {}
         """The receipt that was saved last."""
         self._files: dict[int, tuple[Any, str]] = {}
@@ -58,6 +61,35 @@ class StateFolder:
         """Where the state is."""
         assert self.folder is not None
         return self.folder / MEMBER_FOLDER
+
+    # -- locking -----------------------------------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Be the only one that uses the folder, until `unlock` or the end of the process.
+
+        Two would save over each other's state, and upload different bytes under the number of one round.
+        """
+        if self.folder is None:
+            return
+        self._created = not self.folder.exists()
+        with report_write_errors(self.folder, "choose another folder"):
+            self._lock = lock_file(
+                self.folder / _LOCK,
+                f"{self.folder} is used already, by another process or by another peer of this process, and a member "
+                f"has one at a time; stop that process, or close that peer, peer.close(), first. For another member, "
+                f"choose another folder: consilience.join(..., folder=...), or consilience join --out FOLDER",
+            )
+
+    def unlock(self) -> None:
+        """Let others use the folder; a new one in which nothing was saved, as after a refused token, is removed."""
+        if self._lock is None or self.folder is None:
+            return
+        if self._created and not self.path.exists():
+            with contextlib.suppress(OSError):  # something else is in it, or it is gone
+                (self.folder / _LOCK).unlink()
+                self.folder.rmdir()
+        unlock_file(self._lock)
+        self._lock = None
 
     # -- saving ------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ from consilience.peer.member_answers import download_answers, first_answer
 from consilience.peer.member_method import check_charter_channels
 from consilience.peer.member_role import MemberRole, build_roles
 from consilience.peer.others import OtherMembers
-from consilience.peer.privacy_budget import PrivacyBudget, with_charter_privacy
+from consilience.peer.privacy_budget import with_charter_privacy
+from consilience.peer.spent_budget import PrivacyBudget
 from consilience.peer.state import ChannelUpload
 from consilience.simulation.engines.probing import ProbeSamples, probe
 from consilience.simulation.engines.shared_data import SharedData, data_arrays, on_device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -32,21 +33,22 @@ def connect_to_peers(network: PeerNetwork, folder: Path | str | None = None, tim
     name = _name_of(charter, public, network)
     place = Path(folder) if folder is not None else Path("peers") / f"{charter.name}-{name}"
     store = StateFolder(place)
-    saved = store.load()
-    identity = Identity(charter, [member.name for member in charter.members].index(name), name)
-    if saved is not None and saved[0] != identity:
-        raise CheckpointError(
-            f"{store.path} is of another federation or member ({saved[0].name}); choose another folder"
-        )
-    link = DirectLink(charter, name, key, place / MEMBER_FOLDER / "messages")
-    link.start(network.open(link, secret))
-    try:
+    with contextlib.ExitStack() as opened:
+        store.lock()
+        opened.callback(store.unlock)
+        saved = store.load()
+        identity = Identity(charter, [member.name for member in charter.members].index(name), name)
+        if saved is not None and saved[0] != identity:
+            raise CheckpointError(
+                f"{store.path} is of another federation or member ({saved[0].name}); choose another folder"
+            )
+        link = DirectLink(charter, name, key, place / MEMBER_FOLDER / "messages")
+        opened.callback(link.close)
+        link.start(network.open(link, secret))
         connection = DirectConnection(link, store, saved[1] if saved else PeerState(), identity, timeout)
         connection.open(network.wait if saved is None else timeout, network, new=saved is None)
-        return connection
-    except BaseException:
-        link.close()
-        raise
+        opened.pop_all()
+    return connection
 
 
 def _name_of(charter: Charter, public: str, network: PeerNetwork) -> str:

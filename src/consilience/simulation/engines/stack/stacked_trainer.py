@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING
 from consilience.learner.learner import Batch, Learner, batch_draws, upload_noise_size
 from consilience.learner.local_training import (
     last_batch_only,
@@ -30,6 +29,7 @@ from consilience.learner.passes import needs_representations, represent
 from consilience.learner.private_uploads import ENTERING, NOISE
 from consilience.learner.spec import OPTIMIZER
 from consilience.learner.state import LearnerState, Tensors
+from consilience.randomness import AFTER_TRAINING, BEFORE_TRAINING
 from consilience.simulation.engines.cohort import Cohort
 from consilience.simulation.engines.shared_data import SharedData
 from consilience.simulation.engines.stack.batched_layers import Layers

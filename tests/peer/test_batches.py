@@ -1,0 +1,102 @@
+"""How batches are read: which call of the model they are, what their targets are, and what is refused."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from consilience.errors import ConfigurationError
+from consilience.peer.batches import read_batch
+from consilience.peer.one_pass import count_classes
+
+X, M, Y = torch.tensor([[1.0], [2.0]]), torch.tensor([[3], [4]]), torch.tensor([0, 2])
+Pair = namedtuple("Pair", "inputs targets")
+
+
+class Called(nn.Module):
+    """Notes how it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        self.seen: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
+
+    def forward(self, *positional: Any, **named: Any) -> None:
+        self.seen = positional, named
+
+
+@pytest.mark.parametrize(
+    ("batch", "positional", "named"),
+    [
+        ((X, Y), [X], {}),
+        ([X, Y], [X], {}),
+        (Pair(X, Y), [X], {}),
+        ((X.numpy(), Y.numpy()), [X], {}),
+        ((X, M, Y), [X, M], {}),
+        (((X, M), Y), [X, M], {}),
+        (({"ids": M, "mask": X}, Y), [], {"ids": M, "mask": X}),
+        ({"ids": M, "labels": Y}, [], {"ids": M}),
+        (UserDict({"target": Y, "ids": M, "n": 3}), [], {"ids": M, "n": 3}),  # as a tokenizer's BatchEncoding
+        ((X, {"mask": M}, Y.tolist()), [X, {"mask": M}], {}),
+    ],
+)
+def test_batches_are_calls_of_the_model(batch: Any, positional: list[Any], named: dict[str, Any]) -> None:
+    call, targets = read_batch(batch)
+    assert torch.equal(targets, Y)
+    model = Called()
+    call.run(model)
+    seen, by_name = model.seen
+    assert_same(list(seen), positional)
+    assert_same(by_name, named)
+
+
+def assert_same(seen: Any, expected: Any) -> None:
+    """Equal values, with floating-point tensors in the model's precision."""
+    if isinstance(expected, Tensor):
+        wanted = expected.double() if expected.is_floating_point() else expected
+        assert isinstance(seen, Tensor) and seen.dtype == wanted.dtype and torch.equal(seen, wanted)
+    elif isinstance(expected, dict):
+        assert list(seen) == list(expected)
+        for key in expected:
+            assert_same(seen[key], expected[key])
+    elif isinstance(expected, list):
+        assert len(seen) == len(expected)
+        for one, other in zip(seen, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert seen == expected
+
+
+def test_unpack_reads_any_other_batch() -> None:
+    call, targets = read_batch({"a": X, "b": Y}, lambda batch: ((batch["a"], M), batch["b"]))
+    assert call.positional[1] is M and torch.equal(targets, Y)
+    assert count_classes([(0, Y, "names")], 3, lambda batch: batch[:2]).tolist() == [1, 0, 1]
+    with pytest.raises(ConfigurationError, match=r"unpack returned Tensor; it must return \(inputs, targets\)"):
+        read_batch((X, Y), lambda batch: batch[0])
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (X, r"yields Tensor, without targets; .* \(inputs, targets\).*unpack="),
+        ((X,), r"yields a tuple of 1, without targets; .*unpack="),
+        ({"ids": M}, r"mapping of ids, which has no key for targets; name exactly one .* labels or label .*unpack="),
+        ({"ids": M, "y": Y, "label": Y}, r"more than one key for targets, label, y;.*unpack="),
+        ((X, ["cat", "dog"]), r"targets, the last item of its batches, are a list of 2, and no numbers; .*unpack="),
+        ((X, None), r"are NoneType, and no numbers; .*unpack="),
+        ((X, Y, 3), r"the last item of its batches, are one number .*unpack="),
+    ],
+)
+def test_batches_without_usable_targets_are_refused(batch: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        read_batch(batch)
+
+
+def test_integer_arrays_stay_integers() -> None:
+    call, _ = read_batch((np.array([[1]]), Y))
+    assert call.integer_inputs is not None and call.integer_inputs.dtype == torch.int64
