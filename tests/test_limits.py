@@ -15,6 +15,7 @@ LINES, METHODS, ATTRIBUTES, PARAMETERS = 400, 20, 15, 7
 ENTRY_POINTS = {
     "cli": "each parameter of a command is one of its options",
     "data/dataset.py: from_arrays": "users name what they give",
+    "data/dataset.py: streamed": "users name what they give",
     "data/registry.py: load": "users name what they give",
     "methods/builtin.py": "each parameter of a method is one of its settings",
     "peer/array_charter.py: create_array_charter": "what a charter consists of, by name",

@@ -140,7 +140,8 @@ class Scaling:
         if self.kind == "pixels":
             return f"scaled by mean {self.mean[0]:.4f} and standard deviation {self.std[0]:.4f}"
         if self.fields:
-            return "; ".join(f"{f.name}: {f.scaling.describe()}" for f in self.fields)
+            scaled = [f"{f.name}: {f.scaling.describe()}" for f in self.fields if f.scaling.kind != "none"]
+            return "; ".join(scaled) or "not scaled"
         return "each column scaled by its mean and standard deviation"
 
     def _of_fields(
