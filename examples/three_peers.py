@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from consilience import Peer, PeerNetwork, SplitModel, join, load
+from consilience import Peer, PeerNetwork, join, load, split
 from consilience.peer.create_charter import TaskShape, create_charter, with_members, write_charter
 from consilience.peer.direct.key_file import make_key
 
@@ -33,15 +33,16 @@ ROUNDS, CLASSES, WIDTH, SEED = 40, 10, 64, 0
 MANY, FEW = 10, 2  # samples of a digit, for the ward that has many and for the others
 
 
-def model_of(name: str) -> SplitModel:
-    """A model of the ward's own; all have features of one width."""
+def model_of(name: str) -> nn.Sequential:
+    """A model of the ward's own; all have features of one width, which the last layer reads."""
+    torch.manual_seed(SEED)
     if name == "north":
         layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, WIDTH)]
     elif name == "south":
         layers = [nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(192, WIDTH)]
     else:
         layers = [nn.Flatten(), nn.Linear(64, WIDTH)]
-    return SplitModel(nn.Sequential(*layers, nn.Tanh()), nn.Linear(WIDTH, CLASSES), bound=1.0)
+    return nn.Sequential(*layers, nn.Tanh(), nn.Linear(WIDTH, CLASSES))
 
 
 def samples_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,24 +60,20 @@ def samples_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(data.inputs[rows]), torch.from_numpy(data.targets[rows])
 
 
-def train(name: str, peer: Peer | None = None) -> float:
+def train(name: str, model: nn.Module, peer: Peer | None = None) -> float:
     """Train a ward's model, with the others or without; return its accuracy on all digits, in percent."""
     data, (inputs, targets) = load("digits"), samples_of(name)
-    torch.manual_seed(SEED)
-    model = model_of(name)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(ROUNDS):
         for batch in torch.split(torch.cat([torch.randperm(len(targets)) for _ in range(3)]), 16):
-            features = model.features(inputs[batch])
-            logits = model.classifier(features)
-            loss = cross_entropy(logits, targets[batch])
+            loss = cross_entropy(model(inputs[batch]), targets[batch])
             if peer:
-                loss = loss + peer.penalty(features, logits, targets[batch], model.classifier)
+                loss = loss + peer.penalty(targets[batch])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         if peer:
-            peer.share(model, [(inputs, targets)])
+            peer.share([(inputs, targets)])
             peer.refresh(wait=30)  # until the others have shared this round, too
     correct = model(torch.from_numpy(data.test_inputs)).argmax(1) == torch.from_numpy(data.test_targets)
     return float(100 * correct.float().mean())
@@ -85,9 +82,9 @@ def train(name: str, peer: Peer | None = None) -> float:
 def ward(name: str, network: PeerNetwork, folder: Path, results: Queue[Any]) -> None:
     """Run one ward's process: train alone first, then with the others."""
     torch.set_num_threads(1)
-    alone = train(name)
-    with join(network, folder=folder / name) as peer:
-        results.put((name, alone, train(name, peer), peer.bytes_sent / ROUNDS))
+    alone, model = train(name, model_of(name)), model_of(name)
+    with join(network, model=model, folder=folder / name) as peer:
+        results.put((name, alone, train(name, model, peer), peer.bytes_sent / ROUNDS))
 
 
 def free_ports(count: int) -> list[int]:
@@ -105,7 +102,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
         folder, results = Path(name), spawn.Queue()
         keys = [(who, make_key(folder / f"{who}.key")) for who in WARDS]
-        models = [lambda who=who: model_of(who) for who in WARDS]
+        models = [lambda who=who: split(model_of(who), bound=1.0) for who in WARDS]
         charter, _ = create_charter("digits", METHOD, TaskShape((1, 8, 8), CLASSES), models, seed=SEED)
         write_charter(folder / "digits.toml", with_members(charter, keys), {})
         at = {who: f"tcp/127.0.0.1:{port}" for who, port in zip(WARDS, free_ports(len(WARDS)), strict=True)}

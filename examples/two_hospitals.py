@@ -52,31 +52,33 @@ def south() -> SplitModel:
 HOSPITALS = {"north": north, "south": south}
 
 
-def train(name: str, peer: Peer | None = None, events: Queue[Any] | None = None) -> float:
+def new_model(name: str) -> SplitModel:
+    """A hospital's model before training, the same each time."""
+    torch.manual_seed(SEED)
+    return HOSPITALS[name]()
+
+
+def train(name: str, model: SplitModel, peer: Peer | None = None, events: Queue[Any] | None = None) -> float:
     """Train a hospital's model on its own samples, with a peer or without; return its accuracy in percent."""
     data, order = load("digits"), np.random.default_rng(SEED).permutation(1000)
     digits = [order[data.targets[order] == digit][: MANY + FEW] for digit in range(CLASSES)]
     cuts = [MANY] * 5 + [FEW] * 5  # north gets the samples before the cut, south the rest
     own = [rows[:cut] if name == "north" else rows[cut:] for rows, cut in zip(digits, cuts, strict=True)]
     inputs, targets = (torch.from_numpy(part[np.concatenate(own)]) for part in (data.inputs, data.targets))
-    torch.manual_seed(SEED)
-    model = HOSPITALS[name]()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for round_ in range(1, ROUNDS + 1):
         if peer:
             peer.refresh()
         for batch in torch.split(torch.cat([torch.randperm(len(targets)) for _ in range(3)]), 16):
-            features = model.features(inputs[batch])
-            logits = model.classifier(features)
-            loss = cross_entropy(logits, targets[batch])
+            loss = cross_entropy(model(inputs[batch]), targets[batch])
             if peer:
-                loss = loss + peer.penalty(features, logits, targets[batch], model.classifier)
+                loss = loss + peer.penalty(targets[batch])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         if peer and events:
             wait = 20 if round_ == ROUNDS else 0  # after the last round, wait for the receipt
-            events.put((name, round_, peer.share(model, [(inputs, targets)], wait=wait)))
+            events.put((name, round_, peer.share([(inputs, targets)], wait=wait)))
             time.sleep(0.1)  # a larger model would need this time
     correct = model(torch.from_numpy(data.test_inputs)).argmax(1) == torch.from_numpy(data.test_targets)
     return float(100 * correct.float().mean())
@@ -86,9 +88,9 @@ def hospital(name: str, url: str, token: str, folder: Path, events: Queue[Any]) 
     """Run one hospital's process: train alone first, then with the relay."""
     torch.set_num_threads(1)
     logging.getLogger("consilience.peer").setLevel(logging.ERROR)  # hide warnings that the relay is unreachable
-    alone = train(name)
-    with join(url, token, folder=folder / name, timeout=0.5) as peer:
-        together = train(name, peer, events)
+    alone, model = train(name, new_model(name)), new_model(name)
+    with join(url, token, model=model, folder=folder / name, timeout=0.5) as peer:
+        together = train(name, model, peer, events)
         events.put((name, None, (alone, together, peer.bytes_sent / 1000)))
 
 

@@ -44,7 +44,8 @@ class Role:
     same weights, made from the federation's seed, or each with its own, except what an exchange makes common. epochs,
     batch_size, lr: of local training; None means the run's setting, and 0 epochs mean no training. batch_order: which
     of many shuffles of the samples into batches a seed has; 0 is the one that all methods have. turns: how learners
-    take turns at one server; None where all train at the same time.
+    take turns at one server; None where all train at the same time. optional: names of exchanges that are left out for
+    kinds of tasks that they do not serve, where others make the method refuse the task.
     """
 
     objective: Objective = field(default_factory=CrossEntropy)
@@ -60,6 +61,7 @@ class Role:
     lr: Rate | None = None
     batch_order: int = 0
     turns: Turns | None = None
+    optional: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_integer("batch_order", self.batch_order, low=0)

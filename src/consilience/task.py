@@ -14,6 +14,10 @@ AnswerKind = Literal["common", "own"]
 """A learner's answer: its model's, for everybody's data, or the one for data like its own."""
 
 
+TaskKind = Literal["single-label", "multi-label", "regression"]
+"""One class per sample, a set of labels per sample, or a number per sample."""
+
+
 def names_in_part(part: str, names: Iterable[str]) -> list[str]:
     """The names in a part: a module's name, a glob, or "*" for all."""
     return [n for n in names if n == part or n.startswith(f"{part}.") or fnmatchcase(n, part)]
@@ -28,14 +32,34 @@ class Public:
 
 
 @dataclass(frozen=True)
+class Target:
+    """What is predicted of a sample; `consilience.kinds` says what follows from the kind.
+
+    Learners of a federation have the same one. edges: of a regression, the standardized values between the bins of the
+    target, ascending. mean, std: of a regression, how targets were standardized: the user's number is
+    target x std + mean.
+    """
+
+    kind: TaskKind = "single-label"
+    edges: tuple[float, ...] = ()
+    mean: float = 0.0
+    std: float = 1.0
+
+
+SINGLE_LABEL = Target()
+"""One class per sample."""
+
+
+@dataclass(frozen=True)
 class Task:
-    """Classes C, feature width d', input shape, and the shapes of the model.
+    """Outputs of the model (classes C), feature width d', input shape, what is predicted, and the model's shapes.
 
     Tasks of learners with different architectures differ in `parameters` and `buffers` only: whether they can work
     together depends on the channels of their exchanges.
     """
 
     classes: int
+    """The model's outputs: one for each class or label, or one number."""
     width: int
     inputs: tuple[int, ...] = ()
     bound: float = math.inf
@@ -51,6 +75,7 @@ class Task:
     """Of a split model: the shape of the cut layer's output for one sample."""
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Of a split model: the names of the parameters and buffers of each part."""
+    target: Target = SINGLE_LABEL
 
     def covered(self, part: str, names: Iterable[str]) -> list[str]:
         """The names in a part: one of the two parts of a split model, a module's name, a glob, or "*" for all."""

@@ -93,4 +93,4 @@ def test_members_with_fields_scale_by_the_charter_and_train(command: Command, fi
         card = read_card(Path("b/model"))
         assert card.inputs.scaling["fields"][2]["scaling"]["mean"] == list(charter.scaling.fields[2].scaling.mean)
         code, _, err = command(*join, "--data", "digits", "--rounds", "2")
-        assert code == 1 and "its inputs are one array, and the scaling to use is of input_ids (6), attention_mask (6)" in err
+        assert code == 1 and "its inputs are one array, and the scaling to use is of input_ids (6)" in err

@@ -11,10 +11,14 @@ from consilience.config.built_in_methods import BUILT_IN, KnownMethod
 from consilience.errors import UnknownName
 from consilience.methods import build_method, settings_as_text
 from consilience.methods.builtin import BUILT_IN as NAMES
+from consilience.methods.task_kinds import kinds_of
 
 
 def test_summaries_and_settings_are_those_of_the_methods() -> None:
-    declared = {name: KnownMethod(build_method(name).summary, settings_as_text(name)) for name in NAMES}
+    declared = {
+        name: KnownMethod((built := build_method(name)).summary, settings_as_text(name), kinds_of(built))
+        for name in NAMES
+    }
     assert declared == BUILT_IN, "write what the methods declare into config/built_in_methods.py"
     assert list(BUILT_IN) == list(NAMES)
     assert all(list(BUILT_IN[name].settings) == list(declared[name].settings) for name in NAMES)

@@ -16,11 +16,13 @@ from consilience.config.config import read_config
 from consilience.data import Dataset
 from consilience.data.scaling import Scaling
 from consilience.methods import build_method
+from consilience.methods.task_kinds import method_for_kind
 from consilience.peer.connection import FederationConnection, connect_to_relay
 from consilience.peer.direct.connection import connect_to_peers
 from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.trainer import FederatedTrainer
 from consilience.simulation.records.run_folder import RunFolder
+from consilience.task import SINGLE_LABEL, Target
 
 
 def join(
@@ -31,9 +33,12 @@ def join(
     arrays = np.load(data_file)
     inputs, targets = arrays["inputs"], arrays["targets"]
     tests, (mean, std) = (arrays["test_inputs"], arrays["test_targets"]), arrays["scaling"].tolist()
-    data = Dataset("local", inputs, targets, *tests, int(arrays["classes"]), Scaling("pixels", (mean,), (std,)))
+    scaling, target = Scaling("pixels", (mean,), (std,)), SINGLE_LABEL
+    if "target" in arrays:
+        target = Target(**(found := json.loads(str(arrays["target"]))) | {"edges": tuple(found["edges"])})
+    data = Dataset("local", inputs, targets, *tests, int(arrays["classes"]), scaling, target=target)
     config = read_config(Path(config_file))
-    method = build_method(config.method.name, config.method.settings)
+    method = method_for_kind(build_method(config.method.name, config.method.settings), target.kind)
     connection: FederationConnection = (
         connect_to_peers(PeerNetwork(**json.loads(url)), folder)
         if url.startswith("{")

@@ -172,7 +172,7 @@ def test_charters_that_cannot_work_are_not_made(method: dict[str, Any], more: di
 
 def test_a_folder_has_one_member_at_a_time(sharing: tuple[Founded, str, ArrayPeer]) -> None:
     made, url, peer = sharing
-    with pytest.raises(ConfigurationError, match="in use"):
+    with pytest.raises(ConfigurationError, match="is used already"):
         join_arrays(url, made.tokens[0], folder=peer.connection.folder)
 
 

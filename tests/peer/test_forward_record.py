@@ -25,7 +25,8 @@ class Net(nn.Module):
         self.body, self.fc = nn.Linear(4, 3), nn.Linear(3, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(input=self.body(x)).softmax(-1)
+        logits: Tensor = self.fc(input=self.body(x))
+        return logits.softmax(-1)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +77,20 @@ def processes() -> Iterator[list[Child]]:
 
 
 @contextlib.contextmanager
-def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
-    """Three members of a federation on digits, each with the samples that a simulated learner of its number has."""
-    settings = {"data": "digits", "learners": MEMBERS, "rounds": ROUNDS, "train": 360, "seed": 3, "workers": 0}
+def joined(processes: list[Child], folder: Path, method: str, source: str = "digits") -> Iterator[Any]:
+    """Three members of a federation on digits, or other data, each with the samples of the simulated learner."""
+    samples = {"train": 360} if source != "diabetes" else {"train": 330}
+    settings = {"data": source, "learners": MEMBERS, "rounds": ROUNDS, **samples, "seed": 3, "workers": 0}
     partition = "shards(2)" if method == TWO_ANSWERS else "iid"
     held_out = {"validation": 0.2} if method == HELD_OUT else {}
     config = make_config({**settings, **held_out, "partition": partition, "method": parse_method(method)})
     data = load_data(config)
     charter, starts = create_charter(
-        "digits", parse_method(method), TaskShape(data.shape, data.classes), ["mlp"], seed=config.federation.seed
+        "digits",
+        parse_method(method),
+        TaskShape(data.shape, data.classes, target=data.target),
+        ["mlp"],
+        seed=config.federation.seed,
     )
     write_charter(folder / "digits.toml", charter, starts)
     store = folder / "relay.db"
@@ -102,6 +108,7 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
                 test_targets=data.test_targets,
                 classes=data.classes,
                 scaling=data.scaling.of_pixels,
+                **({} if source == "digits" else {"target": json.dumps(asdict(data.target))}),
             )
             arguments = (running.url, token, folder / f"peer-{number}", folder / "config.toml", file)
             child.do(f"join {json.dumps(list(map(str, arguments)))}")
@@ -154,6 +161,31 @@ def test_real_processes_give_the_simulator_s_results(
         reckoned = np.stack([record[way][0] for record in result.history.records[1 - before :]])
         np.testing.assert_array_equal(measured, reckoned)
     assert_common_values(tmp_path, moving="gradients" if method.startswith("two-stage") else "weights")
+
+
+@pytest.mark.parametrize(
+    ("source", "method"),
+    [("diabetes", "consilience"), ("digit-pairs", "consilience"), ("diabetes", "federated-distillation")],
+)
+def test_labels_and_numbers_give_the_simulator_s_results(
+    processes: list[Child], tmp_path: Path, source: str, method: str
+) -> None:
+    told: list[list[dict[str, Any]]] = []
+    with joined(processes, tmp_path, method, source) as config:
+        assert all([child.do("introduce") for child in processes])
+        for child in processes:
+            child.do("hear")
+        for _ in range(ROUNDS):
+            assert all([child.do("share") for child in processes])
+            told.append([child.do("hear") for child in processes])
+        result = simulate(config, out=tmp_path / "run")
+    loss = "squared_error" if source == "diabetes" else "binary_cross_entropy"
+    scores = np.array([[each["accuracy"] for each in round_] for round_ in told])
+    losses = np.array([[each["losses"][loss] for each in round_] for round_ in told])
+    np.testing.assert_array_equal(scores, result.history["accuracy"][:, 0])
+    np.testing.assert_array_equal(losses, result.history[f"loss.{loss}"][:, 0])
+    if method == "consilience":
+        assert_common_values(tmp_path, moving="weights")
 
 
 def assert_common_values(folder: Path, moving: str) -> None:

@@ -26,8 +26,10 @@ def known_method(name: str, settings: dict[str, Any] | None = None) -> KnownMeth
     if name in BUILT_IN:
         return BUILT_IN[name]
     from consilience.methods import build_method, settings_as_text
+    from consilience.methods.task_kinds import kinds_of
 
-    return KnownMethod(build_method(name, settings).summary, settings_as_text(name))
+    built = build_method(name, settings)
+    return KnownMethod(built.summary, settings_as_text(name), kinds_of(built))
 
 
 def refuse_unknown_method(name: str, settings: Sequence[str] = ()) -> None:

@@ -20,6 +20,7 @@ from consilience.config.config import Config, make_config
 from consilience.config.groups import parse_numbers
 from consilience.data import Dataset, Scaling
 from consilience.errors import CheckpointError, ConfigurationError
+from consilience.kinds import ACCURACY, Metric, kind_of
 from consilience.methods import build_method
 from consilience.peer.charter_means import MeanRules
 from consilience.peer.connection import FederationConnection, connect_to_relay
@@ -99,10 +100,11 @@ def federation(config: Config, name: str, out: Path, options: CharterOptions) ->
     config = with_model(config, data)
     method = config.method.model_dump()
     models = list(dict.fromkeys(models_of(None, config)))
-    counts = tuple(np.bincount(data.targets, minlength=data.classes).tolist())
+    counts = tuple(data.group_counts(data.targets).tolist())
     known = (data.scaling, data.labels, data.columns, counts, config.federation.learner_count or 0)
     shared = _public_samples(config, method, data, options.public)
-    task = TaskShape(data.shape, data.classes, config.model.width, *known, public=shared, fields=data.fields)
+    known_task = {"target": data.target, "fields": data.fields}
+    task = TaskShape(data.shape, data.classes, config.model.width, *known, public=shared, **known_task)
     means = MeanRules(config.federation.robustness, defaults=not options.plain_means)
     rules = Rules(expire=options.expire, partners=options.partners)
     more: dict[str, Any] = {"means": means, "rules": rules, "privacy": _privacy_of(config)}
@@ -206,6 +208,8 @@ def _train(connection: FederationConnection, config: Config, options: JoinOption
     method = {**connection.charter.method, "name": built.source}
     settings = config.settings()
     config = make_config({**settings, "method": method, "learners": 1, "seed": connection.charter.seed})
+    if connection.charter.target is not None and config.data.kind == "auto":
+        config = config.replace(kind=connection.charter.kind)
     data = load_member_data(connection.charter, config)
     config = with_absolute_paths(with_model(config, data))
     say = _silent if options.as_json else _say
@@ -234,7 +238,7 @@ def _train(connection: FederationConnection, config: Config, options: JoinOption
                     trainer.save(connection.folder)
             while trainer.round < trainer.rounds and not asked:
                 result = trainer.run_round()
-                _record(place, result, options.as_json, trainer.rounds)
+                _record(place, result, options.as_json, trainer.rounds, trainer.metric)
                 trainer.save(connection.folder)
         trainer.save_model(connection.folder / _MODEL, config)
     finally:
@@ -258,8 +262,9 @@ def _describe_privacy(trainer: FederatedTrainer) -> str:
 
 def load_member_data(charter: Charter, config: Config) -> Dataset:
     """The member's data, scaled as the charter says; by itself, with a warning, where the charter does not say."""
+    target = None if charter.target is None else charter.predicted
     if charter.scaling is None:
-        data = load_data(config, progress=True)
+        data = load_data(config, progress=True, target=target)
         if data.scaling.kind != "none":
             log.warning(
                 "the charter of %r fixes no scaling, so your inputs are scaled by your own samples; members with other "
@@ -267,7 +272,9 @@ def load_member_data(charter: Charter, config: Config) -> Dataset:
                 charter.name,
             )
     else:
-        data = load_data(config, progress=True, scaling=Scaling.from_record(charter.scaling.model_dump()))
+        data = load_data(
+            config, progress=True, scaling=Scaling.from_record(charter.scaling.model_dump()), target=target
+        )
         _warn_of_other_pixels(data)
     if data.columns and charter.columns and data.columns != charter.columns:
         raise ConfigurationError(
@@ -281,16 +288,26 @@ def _with_classes_of(charter: Charter, data: Dataset) -> Dataset:
     """The member's data with the classes of the federation, by their names; a member need not have all of them."""
     numbered = all(name.isdecimal() for name in data.labels)
     common = charter.labels or (tuple(map(str, range(charter.classes))) if numbered else ())
-    if not data.labels or not common or data.labels == common:
+    if charter.kind == "regression" or not data.labels or not common or data.labels == common:
         return data
     if unknown := [name for name in data.labels if name not in common]:
         raise ConfigurationError(
-            f"your data has the class {unknown[0]!r}, and federation {charter.name!r} has {', '.join(common)}; name "
-            f"the classes in the same way"
+            f"your data has the {kind_of(data.target).group} {unknown[0]!r}, and federation {charter.name!r} has "
+            f"{', '.join(common)}; name the classes in the same way"
         )
     number = np.array([common.index(name) for name in data.labels])
-    targets, test_targets = number[data.targets], number[data.test_targets]
+    halves = data.targets, data.test_targets
+    targets, test_targets = (_renumbered(data, half, number, len(common)) for half in halves)
     return replace(data, targets=targets, test_targets=test_targets, classes=len(common), labels=charter.labels)
+
+
+def _renumbered(data: Dataset, targets: np.ndarray, number: np.ndarray, count: int) -> np.ndarray:
+    """Targets with the federation's numbers of classes or labels."""
+    if data.kind == "single-label":
+        return np.asarray(number[targets])
+    found = np.zeros((len(targets), count), dtype=np.int64)
+    found[:, number] = targets
+    return found
 
 
 def _warn_of_other_pixels(data: Dataset) -> None:
@@ -339,10 +356,11 @@ def _open_folder(folder: Path, config: Config) -> RunFolder:
     return place
 
 
-def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -> None:
+def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int, metric: Metric) -> None:
     line = {
         "round": result.round,
         "accuracy": round(result.accuracy, 3),
+        **({} if metric == ACCURACY else {"metric": metric.key}),
         **({} if result.accuracy_own is None else {"accuracy_own": round(result.accuracy_own, 3)}),
         "loss": {k: round(v, 6) for k, v in result.losses.items()},
         **({} if result.epsilon is None else {"epsilon": round(result.epsilon, 6)}),
@@ -355,12 +373,13 @@ def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -
     if as_json:
         print(json.dumps(line), flush=True)
         return
+    score = metric.name
     how = "" if result.acknowledged else "  (not acknowledged by the relay; training continues)"
     traffic = f"{result.bytes_up:,} B up, {result.bytes_down:,} B down"
     own = "" if result.accuracy_own is None else f", own {result.accuracy_own:5.1f} %"
     own += "" if result.epsilon is None else f", epsilon {result.epsilon:.2f}"
     who = f"  with {', '.join(f'{name} {round_}' for name, round_ in result.members.items())}" if result.members else ""
-    _say(f"round {result.round:>4}/{rounds}  accuracy {result.accuracy:5.1f} %{own}  {traffic}{who}{how}")
+    _say(f"round {result.round:>4}/{rounds}  {score} {result.accuracy:5.1f} %{own}  {traffic}{who}{how}")
 
 
 def _say(text: str) -> None:

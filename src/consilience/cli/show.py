@@ -22,6 +22,7 @@ def show(
 ) -> None:
     """Show the results of a run, a comparison or a sweep."""
     from consilience.cli.terminal import Screen
+    from consilience.presentation.score_words import metric_of
     from consilience.simulation.compare import compared_summaries, run_folders
     from consilience.simulation.sweep_plan import SWEEP_PLAN, read_sweep
 
@@ -39,7 +40,7 @@ def show(
         screen.each(summary)
     if found:
         screen.table(found)
-    screen.curves(folder)
+    screen.curves(folder, metric_of(found))
     _say_unfinished(screen, folder, run_folders(folder))
 
 

@@ -20,6 +20,8 @@ from consilience.data.description import describe_dataset
 from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import report_write_errors
+from consilience.kinds import Metric as Score
+from consilience.kinds import kind_of
 from consilience.presentation.baseline import differences_table
 from consilience.presentation.data_overview import (
     classes_table,
@@ -33,6 +35,7 @@ from consilience.presentation.data_overview import (
 from consilience.presentation.images import grid_of, in_terminal, picture_grid
 from consilience.presentation.message import Message, message
 from consilience.presentation.ranking import RANKINGS, TEST_CHOSE, Metric, ranked_by
+from consilience.presentation.score_words import in_words_of, metric_of
 from consilience.presentation.tables import (
     comparison_table,
     groups_table,
@@ -148,7 +151,8 @@ class Screen:
             metric = ranked_by(outcomes)
             self.say(f"best: {describe_best(best, metric)}")
             if metric != "accuracy_validation":
-                self.say(f"warning: {TEST_CHOSE.format(metric=RANKINGS[metric])}")
+                chosen = TEST_CHOSE.format(metric=RANKINGS[metric])
+                self.say(f"warning: {in_words_of(metric_of(outcomes), chosen)}")
         self.say(f"saved in {folder}; one line for each setting, seed and round in {folder / SWEEP_CSV}")
 
     def data(self, config: Config, split: bool, out: Path | None) -> None:
@@ -180,8 +184,14 @@ class Screen:
                 raise ConfigurationError(f"there are no pictures to write to {out}; leave --out out")
             return
         pictures = learners_grid(local) if split else grid_of(data, _COLUMNS)
-        columns = data.classes if split else _COLUMNS
-        rows = [f"learner {who}" for who in range(len(pictures) // columns)] if split else list(data.labels)
+        columns = data.groups if split else _COLUMNS
+        rows = (
+            [f"learner {who}" for who in range(len(pictures) // columns)]
+            if split
+            else data.group_names
+            if data.kind == "regression"
+            else list(data.labels)
+        )
         if out is not None:
             with report_write_errors(out, "choose another place"):
                 picture_grid(pictures, columns=columns, row_names=rows or None).save(out)
@@ -197,8 +207,10 @@ class Screen:
             self.out.print(f"The first sample: {sample_of(data)}", soft_wrap=True)
         if local is not None:
             owners = next(iter(record["owners"].values()))
-            self.out.print("Samples of each owner" if owners else "Samples of each class, by learner")
-            self.out.print(partition_table(local, data.labels, owners))
+            self.out.print(
+                "Samples of each owner" if owners else f"Samples of each {kind_of(data.target).group}, by learner"
+            )
+            self.out.print(partition_table(local, data.group_names, owners))
             self.out.print(
                 "How far a learner's distributions are from the federation's (total variation, mean of learners)"
             )
@@ -222,13 +234,13 @@ class Screen:
         self._quiet()
         self.err.print(text, soft_wrap=True)
 
-    def curves(self, folder: Path) -> None:
-        """Print the accuracy over rounds, one line of bars for each method."""
+    def curves(self, folder: Path, metric: Score) -> None:
+        """Print the score over rounds, one line of bars for each method."""
         if self.json:
             return
         from consilience.simulation.compare import run_folders
 
-        table = new_table("Accuracy over rounds, from 0 to 100 %")
+        table = new_table(f"{metric.title} over rounds, from 0 to 100 %")
         for heading in ("method", "first", "", "last"):
             table.add_column(heading, no_wrap=True)
         for run in run_folders(folder):
@@ -263,7 +275,8 @@ def describe_best(outcome: Mapping[str, Any], metric: Metric = "accuracy") -> st
     result = outcome[metric]
     over = f"±{result['std_seeds']:.2f} over {outcome['seeds']} seeds, " if result["std_seeds"] is not None else ""
     learners = "ensemble of all learners" if metric == "ensemble" else f"±{result['std_learners']:.2f} over learners"
-    return f"{setting}: {result['mean']:.2f} % {RANKINGS[metric]} ({over}{learners})"
+    what = in_words_of(metric_of([outcome]), RANKINGS[metric])
+    return f"{setting}: {result['mean']:.2f} % {what} ({over}{learners})"
 
 
 def _curve(metrics: Path, variant: int, running: bool) -> list[float]:
@@ -282,7 +295,7 @@ def _curve(metrics: Path, variant: int, running: bool) -> list[float]:
 
 
 def bars(curve: Sequence[float], width: int = 40) -> str:
-    """A curve as a line of bars, from 0 to 100 percent."""
+    """A curve as a line of bars, from 0 to 100 percent; what is below 0 is at 0."""
     if len(curve) > width:
         curve = [curve[i * len(curve) // width] for i in range(width - 1)] + [curve[-1]]
-    return "".join(_BARS[round(value / 100 * (len(_BARS) - 1))] for value in curve)
+    return "".join(_BARS[max(0, round(value / 100 * (len(_BARS) - 1)))] for value in curve)

@@ -7,8 +7,12 @@ It repeats what the functions of `consilience.methods.builtin` declare, because 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
+from consilience.task import TaskKind
+
+_ALL: tuple[TaskKind, ...] = get_args(TaskKind)
+_CLASSES: tuple[TaskKind, ...] = ("single-label",)
 _OBJECTIVE = {"objective": "cross-entropy", "own_head": False}
 _OWN_MODEL = {**_OBJECTIVE, "own_model": False}
 _CLASS_MEANS = {"encoding": "float32", "weighting": "samples"}
@@ -33,10 +37,11 @@ _FLESD = {
 
 @dataclass(frozen=True)
 class KnownMethod:
-    """A method's summary, and its settings with their defaults as a settings file writes them."""
+    """A method's summary, its settings with their defaults as a settings file writes them, and the tasks it serves."""
 
     summary: str
     settings: dict[str, Any] = field(default_factory=dict)
+    kinds: tuple[TaskKind, ...] = _ALL
 
 
 BUILT_IN = {
@@ -77,6 +82,7 @@ BUILT_IN = {
             "means": "global",
             **_OBJECTIVE,
         },
+        _CLASSES,
     ),
     "fedavg-1bit": KnownMethod(
         "FedAvg at one bit per weight, both ways, with error feedback.",
@@ -112,17 +118,20 @@ BUILT_IN = {
             "batches": 0,
             "calibrated": False,
         },
+        _CLASSES,
     ),
     "split-learning": KnownMethod(
         "Learners take turns at a server that has the upper part of the model (Gupta and Raskar 2018).",
         {"cut": "", "device": "handed-on"},
+        _CLASSES,
     ),
     "cluster-sharing": KnownMethod(
         "Learning without labels: mean features of common clusters, toward which features are pulled.",
         {"clusters": 20, "kd": 0.3, "start": "common", "encoding": "float32", "objective": "simclr"},
+        _CLASSES,
     ),
     "flesd": KnownMethod(
-        "Learning without labels: similarities of public samples, distilled (Shi et al. 2021).", _FLESD
+        "Learning without labels: similarities of public samples, distilled (Shi et al. 2021).", _FLESD, _CLASSES
     ),
-    "flesd-cc": KnownMethod("FLESD that communicates once, after all local epochs.", _FLESD),
+    "flesd-cc": KnownMethod("FLESD that communicates once, after all local epochs.", _FLESD, _CLASSES),
 }

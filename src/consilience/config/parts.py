@@ -15,6 +15,8 @@ from consilience.wire.robustness import Robustness, build_robustness, parse_aggr
 
 DEFAULT_MODELS = {
     "digits": "mlp",
+    "digit-pairs": "mlp",
+    "diabetes": "mlp",
     "mnist": "lenet5",
     "fashion-mnist": "resnet9",
     "cifar10": "resnet18",
@@ -87,9 +89,9 @@ class DataConfig(ConfigPart):
     source: str = Field(
         "digits",
         alias="data",
-        description="digits, mnist, fashion-mnist, cifar10, cifar100, cifar100-coarse, tiny-imagenet, shakespeare; a "
-        "table (.csv, .parquet); an .npz file; a folder of images, one subfolder per class; a folder that Hugging "
-        "Face's save_to_disk wrote",
+        description="digits, digit-pairs, diabetes, mnist, fashion-mnist, cifar10, cifar100, cifar100-coarse, "
+        "tiny-imagenet, shakespeare; a table (.csv, .parquet); an .npz file; a folder of images, one subfolder per "
+        "class; a folder that Hugging Face's save_to_disk wrote",
     )
     folder: str | None = Field(None, alias="data_dir", description="folder with the files of a named data set")
     train: int | None = Field(
@@ -110,7 +112,14 @@ class DataConfig(ConfigPart):
     image_mode: Literal["gray", "color"] | None = Field(
         None, description="convert the images of a folder: gray or color"
     )
-    label: str | None = Field(None, description="the column of a table that holds the class")
+    label: str | None = Field(
+        None,
+        description="the column of a table that holds the class or the number to predict; several, separated by "
+        "commas, are labels of 0 and 1 that a sample may have together",
+    )
+    kind: Literal["auto", "single-label", "multi-label", "regression"] = Field(
+        "auto", description="what is predicted of a sample: one class, a set of labels, or a number; auto: as it looks"
+    )
     owners: str | None = Field(
         None,
         description="for partition owners: the column of a table that holds the owner of each row; of a folder of "

@@ -1,4 +1,4 @@
-"""Arrays of the user in one form: channels first, labels 0, 1, 2, ..., some samples held out for tests.
+"""Arrays of the user in one form: channels first, targets of one kind, some samples held out for tests.
 
 Images may come with channels last (n, height, width, channels), first (n, channels, height, width) or, when gray,
 without any (n, height, width); two axes are a table (n, features). Four axes mean channels last where the last is 1, 3
@@ -16,25 +16,23 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.data.field_arrays import IMAGE_AXES, check_same_fields, field_names, has_fields, pack_fields
 from consilience.data.owners import number_owners, spread_over_owners
 from consilience.data.raw_dataset import RawDataset
+from consilience.data.targets import (
+    KindChoice,
+    infer_kind,
+    read_targets,
+    read_test_targets,
+    refuse_constant_labels,
+    strata_of,
+)
+from consilience.data.to_numpy import to_numpy
 from consilience.errors import ConfigurationError, DataError
 from consilience.input_fields import InputFields
+from consilience.task import TaskKind
 from consilience.validation import check_integer
 
 CHANNELS = (1, 3, 4)
 SEED = 20
 TEST_SHARE = 0.2
-
-MULTI_LABEL = (
-    "samples with several classes (multi-label) are not supported, only classification with one class per sample; "
-    "choose one class, or make a data set for each"
-)
-SEGMENTATION = (
-    "segmentation is not supported, only classification with one class per sample; give one whole number for each input"
-)
-REGRESSION = (
-    "regression is not supported, only classification with one class per sample; divide the values into classes first"
-)
-_REGRESSION = f" ({REGRESSION})"
 
 
 GivenInputs = ArrayLike | Mapping[str, ArrayLike] | tuple[ArrayLike, ...]
@@ -61,6 +59,7 @@ def raw_from_arrays(
     classes: int | None = None,
     labels: tuple[str, ...] = (),
     source: str = "",
+    kind: KindChoice = "auto",
 ) -> RawDataset:
     """The checked data set of these arrays, not scaled yet; `what` names it in error messages."""
     check_test_share(test_share)
@@ -68,12 +67,17 @@ def raw_from_arrays(
         check_integer("classes", classes, 2)
     train, fields = read_given_inputs(f"{what}: training inputs", given.inputs)
     known = classes if classes is not None else len(labels) or None
-    y = _training_targets(f"{what}: training labels", given.targets, len(train), known)
+    named = f"{what}: training labels"
+    known_kind: KindChoice = "single-label" if given.targets is None and kind == "auto" else kind
+    found = infer_kind(named, to_numpy(named, given.targets), len(train), known_kind)
+    y = read_targets(named, given.targets, len(train), found, known)
+    if kind == "auto" and found == "multi-label":
+        refuse_constant_labels(named, y)
     shareable = _shareable_flags(f"{what}: shareable", given.shareable, len(train))
     owners, owner_names = _owners(f"{what}: owners", given.owners, len(train))
     epsilons = _sample_epsilons(f"{what}: sample_epsilons", given.sample_epsilons, len(train))
     if given.test_inputs is None and given.test_targets is None:
-        held = held_out_samples(what, y, test_share, owners)  # (n,)
+        held = held_out_samples(what, strata_of(named, found, y), test_share, owners)  # (n,)
         test, test_y, train, y = train[held], y[held], train[~held], y[~held]
         shareable = None if shareable is None else shareable[~held]
         owners = None if owners is None else owners[~held]
@@ -84,17 +88,26 @@ def raw_from_arrays(
     else:
         test, test_fields = read_given_inputs(f"{what}: test inputs", given.test_inputs)
         check_same_fields(what, fields, test_fields)
-        test_y = _test_targets(f"{what}: test labels", given.test_targets, len(test), y)
+        test_y = read_test_targets(f"{what}: test labels", given.test_targets, len(test), found, y)
         if (train.dtype == np.uint8) != (test.dtype == np.uint8):
             raise DataError(
                 f"{what}: training inputs are {train.dtype}, test inputs {test.dtype}; bytes are divided by 255 "
                 f"and other numbers are not; convert both to one type"
             )
-    count = known if known is not None else int(y.max()) + 1
+    count = _outputs(found, y, known)
     pixel_max = 255 if train.dtype == np.uint8 else 1
     halves = (train, y, test, test_y)
     raw = RawDataset(*halves, count, pixel_max, labels, shareable, source, owners, owner_names)
-    return raw._replace(sample_epsilons=epsilons, fields=fields)
+    return raw._replace(sample_epsilons=epsilons, kind=found, fields=fields)
+
+
+def _outputs(kind: TaskKind, targets: NDArray[Any], known: int | None) -> int:
+    """How many outputs a model has: one for each class or label, or one number."""
+    if kind == "regression":
+        return 1
+    if kind == "multi-label":
+        return int(targets.shape[1])
+    return known if known is not None else int(targets.max()) + 1
 
 
 def check_test_share(test_share: float) -> None:
@@ -127,16 +140,6 @@ def held_out_samples(
             f"leaves none for tests; raise test_share, add samples, or give test samples"
         )
     return held
-
-
-def to_numpy(what: str, thing: Any) -> NDArray[Any]:
-    """Any array, tensor or image as a NumPy array, without importing its library."""
-    for step in ("detach", "cpu"):  # a tensor needs both before NumPy can read it
-        thing = getattr(thing, step)() if hasattr(thing, step) else thing
-    try:
-        return np.asarray(thing)
-    except (TypeError, ValueError) as error:  # lists of unequal length; bfloat16
-        raise DataError(f"{what} cannot be read as an array ({error}); give all one shape and type") from error
 
 
 def read_given_inputs(what: str, thing: Any) -> tuple[NDArray[Any], InputFields | None]:
@@ -215,81 +218,6 @@ def channels_first(values: NDArray[Any]) -> NDArray[Any]:
     if values.ndim == 4 and values.shape[-1] in CHANNELS and values.shape[1] not in CHANNELS:
         return np.ascontiguousarray(np.moveaxis(values, -1, 1))  # (n, channels, height, width)
     return values
-
-
-def check_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
-    """Labels (count,), whole and not negative, in the type they were given."""
-    if thing is None:
-        raise DataError(f"{what} are missing; give one whole number from 0 for each input")
-    labels = to_numpy(what, thing)
-    _refuse_other_tasks(what, labels, count)
-    if labels.dtype.kind not in "biuf":
-        raise DataError(
-            f"{what} must be whole numbers from 0, got {labels.dtype}; number the classes, pass names as labels"
-        )
-    if labels.shape != (count,):
-        raise DataError(
-            f"{what} must have the shape ({count},), one for each input, got {labels.shape}; "
-            f"flatten them, or take the argmax of one-hot rows"
-        )
-    bad = labels < 0
-    if labels.dtype.kind == "f":
-        bad |= ~np.isfinite(labels) | (labels != np.floor(labels))
-    if bad.any():
-        where = int(np.argmax(bad))
-        raise DataError(
-            f"{what} must be whole numbers from 0, but label {where} is {labels[where]}; "
-            f"renumber them, and remove samples without a label{_REGRESSION if _is_fraction(labels[where]) else ''}"
-        )
-    return labels
-
-
-def _is_fraction(value: Any) -> bool:
-    return bool(np.isfinite(value) and value != np.floor(value))
-
-
-def _refuse_other_tasks(what: str, labels: NDArray[Any], count: int) -> None:
-    """Refuse labels of tasks other than classification with one class per sample."""
-    if labels.ndim == 2 and len(labels) == count and labels.shape[1] > 1 and labels.dtype.kind in "biuf":
-        rows = labels.sum(axis=1)
-        if np.isin(labels, (0, 1)).all() and not (rows == 1).all():
-            raise DataError(
-                f"{what} have the shape {labels.shape} with {rows.max():g} classes in one row: {MULTI_LABEL}"
-            )
-    if labels.ndim >= 3 and len(labels) == count:
-        raise DataError(f"{what} have the shape {labels.shape}, a label for each place of an input: {SEGMENTATION}")
-
-
-def _training_targets(what: str, thing: Any, count: int, classes: int | None) -> NDArray[np.int64]:
-    labels = check_labels(what, thing, count)
-    present = np.unique(labels)
-    if len(present) < 2:
-        raise DataError(f"{what} are all {present[0]}: one class cannot be learned; add another")
-    if classes is None and present[-1] != len(present) - 1:
-        gap = int(np.argmax(present != np.arange(len(present))))
-        raise DataError(
-            f"{what} must be 0, 1, 2, ... without gaps, but nothing is labeled {gap} and the highest label is "
-            f"{present[-1]}; renumber them, or say how many classes there are if some have no samples"
-        )
-    if classes is not None and present[-1] >= classes:
-        where = int(np.argmax(labels >= classes))
-        raise DataError(
-            f"{what} must lie in 0..{classes - 1} for {classes} classes, but label {where} is {labels[where]}; "
-            f"renumber them or name more classes"
-        )
-    return labels.astype(np.int64)
-
-
-def _test_targets(what: str, thing: Any, count: int, known: NDArray[np.int64]) -> NDArray[np.int64]:
-    labels = check_labels(what, thing, count)
-    unseen = ~np.isin(labels, known)
-    if unseen.any():
-        where = int(np.argmax(unseen))
-        raise DataError(
-            f"{what}: label {where} is {labels[where]}, which no training sample has, so it cannot be learned; "
-            f"add training samples of that class or remove it from the tests"
-        )
-    return labels.astype(np.int64)
 
 
 def _owners(what: str, thing: Any, count: int) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:

@@ -16,8 +16,12 @@ from consilience.data.readers.torch_dataset import read_samples
 from consilience.data.readers.torch_samples import Samples
 from consilience.data.scaling import UNSCALED, FieldScalings, Scaling, ScalingChoice, ScalingKind, measure_scaling
 from consilience.data.stream import SampleStream, numbered_samples, open_stream
+from consilience.data.targets import KindChoice, target_of
 from consilience.errors import DataError
 from consilience.input_fields import InputFields, InputShape
+from consilience.kinds import kind_of
+from consilience.kinds.regression import standardized
+from consilience.task import SINGLE_LABEL, Target, TaskKind
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -31,14 +35,15 @@ class Dataset:
 
     name: str
     inputs: NDArray[np.float32]  # (n, *shape)
-    targets: NDArray[np.int64]  # (n,)
+    targets: NDArray[Any]  # (n,) classes; (n, labels) of 0 and 1; (n,) standardized numbers
     test_inputs: NDArray[np.float32]  # (m, *shape)
-    test_targets: NDArray[np.int64]  # (m,)
+    test_targets: NDArray[Any]  # as `targets`
     classes: int
+    """The outputs of a model: one for each class or label, or one number."""
     scaling: Scaling = UNSCALED
     """How inputs were scaled; `scaling.apply(raw)` scales others in the same way."""
     labels: tuple[str, ...] = ()
-    """Names of the classes; empty where they have none."""
+    """Names of the classes or labels, or of the number that is predicted; empty where they have none."""
     shareable: NDArray[np.bool_] | None = None
     """(n,) False where a training sample must never be shared; None: all may be."""
     source: str = ""
@@ -57,6 +62,8 @@ class Dataset:
     """Where samples stay in torch data sets: what reads them. `inputs` are then their numbers, (n, 1)."""
     sample_epsilons: NDArray[np.float64] | None = None
     """(n,) the privacy budget of each training sample, inf where it has none of its own; None: none has."""
+    target: Target = SINGLE_LABEL
+    """What is predicted of a sample."""
 
     @classmethod
     def from_arrays(
@@ -74,8 +81,13 @@ class Dataset:
         owners: ArrayLike | None = None,
         sample_epsilons: ArrayLike | None = None,
         scaling: ScalingChoice | FieldScalings = "auto",
+        kind: KindChoice = "auto",
     ) -> Dataset:
-        """A data set of your own arrays: images in any layout, or a table, and labels that are whole numbers from 0.
+        """A data set of your own arrays: images in any layout, or a table, and targets.
+
+        Targets are classes, whole numbers from 0, (n,); or labels, 0 or 1 for each, (n, labels); or numbers, (n,),
+        which are standardized by those of the training part. `kind` says which: "single-label", "multi-label" or
+        "regression"; "auto" finds out, and refuses what could be two of them.
 
         Images are (n, height, width), (n, channels, height, width) or (n, height, width, channels); where the second
         and the last axis could both be channels (1, 3 or 4 long), the second is used. Bytes are divided by 255. Images
@@ -83,8 +95,8 @@ class Dataset:
         whole numbers with two axes are tokens and not scaled. Without test arrays `test_share` of each class is kept
         for tests, the same samples every time. `shareable` is 0 for samples that must never be shared, `owners` the
         name or number of each training sample's owner, `sample_epsilons` the privacy budget of each training sample,
-        inf where it has none of its own. Labels have no gaps, but where `classes` or `labels` says how many classes
-        there are, some may have no samples.
+        inf where it has none of its own. Class numbers have no gaps, but where `classes` or `labels` says how many
+        classes there are, some may have no samples.
 
         A dictionary or a tuple of arrays is several fields, which the model's forward takes by name or by position.
         Images and tables among them are scaled as above, with `scaling` by field; whole numbers and masks are not.
@@ -105,6 +117,7 @@ class Dataset:
             classes=classes,
             labels=tuple(labels),
             source="arrays",
+            kind=kind,
         )
         return cls.from_raw(name, raw, None if scaling == "auto" else scaling)
 
@@ -119,17 +132,17 @@ class Dataset:
         classes: int | None = None,
         labels: Sequence[str] = (),
         label_key: str | None = None,
+        kind: KindChoice = "auto",
     ) -> Dataset:
         """A data set of torch's kind: anything with a length that gives (input, label) pairs by number.
 
-        Inputs may be tensors, arrays or PIL images, or dictionaries or tuples of them, labels numbers or tensors of one
-        number. A sample may also be one dictionary with a label: under `label_key`, or "label", "labels" or "target".
-        Every sample is read once,
-        so random transforms are drawn once. Otherwise as `from_arrays`; `train.classes`, a list of names as torchvision
-        has it, names the classes.
+        Inputs may be tensors, arrays or PIL images, or dictionaries or tuples of them, labels numbers, or tensors of
+        one number or of 0 and 1. A sample may also be one dictionary with a label: under `label_key`, or "label",
+        "labels" or "target". Every sample is read once, so random transforms are drawn once. Otherwise as
+        `from_arrays`; `train.classes`, a list of names as torchvision has it, names the classes.
         """
-        kind = type(train).__name__
-        called = name or kind
+        type_name = type(train).__name__
+        called = name or type_name
         names = tuple(labels) or _class_names(train)
         inputs, targets = read_samples(f"data set {called!r}, training", train, label_key)
         tests, test_labels = None, None
@@ -141,7 +154,8 @@ class Dataset:
             test_share=test_share,
             classes=classes,
             labels=names,
-            source=f"{kind}, sample by sample",
+            source=f"{type_name}, sample by sample",
+            kind=kind,
         )
         return cls.from_raw(called, raw)
 
@@ -159,6 +173,7 @@ class Dataset:
         labels: Sequence[str] = (),
         owners: ArrayLike | None = None,
         label_key: str | None = None,
+        kind: KindChoice = "auto",
     ) -> Dataset:
         """A data set whose samples stay in torch data sets and are read batch by batch, by `workers` processes.
 
@@ -177,6 +192,7 @@ class Dataset:
             classes=classes,
             labels=tuple(labels) or _class_names(train),
             source=f"{type(train).__name__}, streamed",
+            kind=kind,
         )
         return replace(cls.from_raw(called, raw, "none"), stream=stream, fields=stream.fields)
 
@@ -214,9 +230,19 @@ class Dataset:
 
     @classmethod
     def from_raw(
-        cls, name: str, raw: RawDataset, scaling: Scaling | ScalingKind | FieldScalings | None = None
+        cls,
+        name: str,
+        raw: RawDataset,
+        scaling: Scaling | ScalingKind | FieldScalings | None = None,
+        target: Target | None = None,
     ) -> Dataset:
-        """The data set made of `raw`; scaling: one to use, or its kind; None: the one that suits the training part."""
+        """The data set made of `raw`; scaling: one to use, or its kind; None: the one that suits the training part.
+
+        target: one to use, such as a federation's; None: the one that suits the training part.
+        """
+        target = (
+            target_of(f"training targets of data set {name!r}", raw.kind, raw.targets) if target is None else target
+        )
         _check_shapes(f"data set {name!r}", raw.inputs, raw.test_inputs)
         if isinstance(scaling, Scaling):
             scaling = _fitted(f"data set {name!r}", raw, scaling)
@@ -225,9 +251,9 @@ class Dataset:
         return cls(
             name,
             scaling.apply(raw.inputs),
-            raw.targets,
+            standardized(target, raw.targets),
             scaling.apply(raw.test_inputs),
-            raw.test_targets,
+            standardized(target, raw.test_targets),
             raw.classes,
             scaling,
             raw.labels,
@@ -239,24 +265,30 @@ class Dataset:
             raw.columns,
             raw.fields,
             sample_epsilons=raw.sample_epsilons,
+            target=target,
         )
 
     def __post_init__(self) -> None:
         what = f"data set {self.name!r}"
         if self.classes < 1:
             raise DataError(f"{what}: classes must be at least 1, got {self.classes}")
-        _check_half(f"{what}, training", self.inputs, self.targets, self.classes)
-        _check_half(f"{what}, test", self.test_inputs, self.test_targets, self.classes)
+        kind = kind_of(self.target)
+        for half, inputs, targets in (
+            ("training", self.inputs, self.targets),
+            ("test", self.test_inputs, self.test_targets),
+        ):
+            _check_inputs(f"{what}, {half}", inputs)
+            kind.check(f"{what}, {half}", targets, len(inputs), self.classes)
         _check_shapes(what, self.inputs, self.test_inputs)
         _check_names(what, self.labels, self.classes)
         allowed = self.shareable
-        if allowed is not None and (allowed.shape != self.targets.shape or allowed.dtype != np.bool_):
+        if allowed is not None and (allowed.shape != self.targets.shape[:1] or allowed.dtype != np.bool_):
             raise DataError(
                 f"{what}: shareable must be bool of the shape ({len(self.targets)},), one for each training sample, "
                 f"got {allowed.dtype} of the shape {allowed.shape}"
             )
         own = self.sample_epsilons
-        if own is not None and (own.shape != self.targets.shape or own.dtype != np.float64 or not (own >= 0).all()):
+        if own is not None and (own.shape != self.targets.shape[:1] or own.dtype != np.float64 or not (own >= 0).all()):
             raise DataError(
                 f"{what}: sample_epsilons must be float64 of the shape ({len(self.targets)},), 0 or more for each "
                 f"training sample, got {own.dtype} of the shape {own.shape}; write inf where a sample has none"
@@ -270,11 +302,36 @@ class Dataset:
     def __repr__(self) -> str:
         """How much there is, and of what shape, without the arrays."""
         counts = f"{len(self.inputs)} training and {len(self.test_inputs)} test samples"
-        return f"Dataset({self.name!r}: {counts} of {self.describe_shape()}, {self.classes} classes)"
+        predicted = {"single-label": f"{self.classes} classes", "multi-label": f"{self.classes} labels"}
+        return f"Dataset({self.name!r}: {counts} of {self.describe_shape()}, {predicted.get(self.kind, self.kind)})"
 
     def describe_shape(self) -> str:
         """The shape of one input in words, or its fields."""
         return f"the shape {self.shape}" if self.fields is None else self.fields.describe()
+
+    @property
+    def kind(self) -> TaskKind:
+        """The kind of task."""
+        return self.target.kind
+
+    @property
+    def groups(self) -> int:
+        """How many groups of samples have a mean of their own: classes, labels or bins of a number."""
+        return kind_of(self.target).groups(self.target, self.classes)
+
+    @property
+    def group_names(self) -> list[str]:
+        """What groups are called: classes or labels by name or number, bins by the numbers between them."""
+        return kind_of(self.target).group_names(self.target, self.classes, self.labels)
+
+    def group_counts(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        """How many of the samples with these targets are in each group, (groups,)."""
+        return kind_of(self.target).counts(self.target, self.classes, targets)
+
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """(n,) equal numbers for training samples that a partition treats alike: a class, a set of labels, a bin."""
+        return kind_of(self.target).strata(self.target, self.targets)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -360,22 +417,12 @@ def _check_codes(what: str, inputs: NDArray[np.float32], alphabet: str) -> None:
         )
 
 
-def _check_half(what: str, inputs: NDArray[np.float32], targets: NDArray[np.int64], classes: int) -> None:
-    """Refuse inputs and targets that cannot be trained or tested on."""
+def _check_inputs(what: str, inputs: NDArray[np.float32]) -> None:
+    """Refuse inputs that cannot be trained or tested on."""
     if inputs.ndim < 2 or inputs.size == 0 or inputs.dtype != np.float32:
         raise DataError(
             f"{what} inputs must be float32 of the shape (n, channels, height, width) or (n, features) and not empty, "
             f"got {inputs.dtype} of the shape {inputs.shape}; reshape and convert them first"
-        )
-    if targets.shape != inputs.shape[:1] or targets.dtype != np.int64:
-        raise DataError(
-            f"{what} targets must be int64 of the shape ({len(inputs)},), one for each input, "
-            f"got {targets.dtype} of the shape {targets.shape}"
-        )
-    if targets.min() < 0 or targets.max() >= classes:
-        raise DataError(
-            f"{what} targets must lie in 0..{classes - 1}, got {targets.min()}..{targets.max()}; "
-            f"renumber them or raise classes"
         )
     if not np.isfinite(inputs).all():
         raise DataError(f"{what} inputs must be finite, got {np.sum(~np.isfinite(inputs))} values that are not")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consilience.data.dataset import Dataset
+from consilience.task import SINGLE_LABEL
 
 
 def describe_dataset(data: Dataset) -> dict[str, Any]:
@@ -21,8 +23,9 @@ def describe_dataset(data: Dataset) -> dict[str, Any]:
         "shape": list(data.shape),
         "classes": data.classes,
         "labels": list(data.labels),
-        "class_counts": np.bincount(data.targets, minlength=data.classes).tolist(),
-        "test_class_counts": np.bincount(data.test_targets, minlength=data.classes).tolist(),
+        "class_counts": data.group_counts(data.targets).tolist(),
+        "test_class_counts": data.group_counts(data.test_targets).tolist(),
+        **({} if data.target == SINGLE_LABEL else {"target": asdict(data.target), "groups": data.group_names}),
         "scaling": data.scaling.record(),
         "columns": list(data.columns),
         "never_shared": 0 if data.shareable is None else int(np.sum(~data.shareable)),
@@ -40,6 +43,8 @@ def dataset_sha256(data: Dataset) -> str:
     found = hashlib.sha256(f"{data.inputs.shape} {data.test_inputs.shape}".encode())
     for values in arrays:
         found.update(np.ascontiguousarray(values).data)
+    if data.target != SINGLE_LABEL:
+        found.update(repr(data.target).encode())
     if data.owners is not None:
         found.update(np.ascontiguousarray(data.owners).data)
     if data.sample_epsilons is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,12 @@ from consilience.data.local_shifts import (
     learner_shifts,
     shift_strengths,
 )
-from consilience.data.partition import Indices, class_counts, parse_partition, partition_samples
+from consilience.data.partition import Indices, parse_partition, partition_samples
+from consilience.data.shifts import ConceptShift, parse_shifts
 from consilience.errors import ConfigurationError
+from consilience.kinds import kind_of
 from consilience.randomness import seed_of
+from consilience.task import SINGLE_LABEL, Target
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -28,18 +32,31 @@ class LocalDatasets:
     """The training samples of all learners. Arrays that no shift changes are the data set's own, not copies."""
 
     inputs: NDArray[np.float32]  # (n, *shape) after the shifts
-    targets: Indices  # (n,) labels after the shifts
-    original_targets: Indices  # (n,) labels of the data set
+    targets: NDArray[Any]  # (n,) labels after the shifts, or what is predicted where it is no class
+    original_targets: NDArray[Any]  # (n,) labels of the data set
     parts: list[Indices]  # sorted indices of each learner's samples
     strength: NDArray[np.float64]  # (learners,) of the feature shifts, 0 to 1; above 1 for shifts of single learners
     case: HeterogeneityCase
     classes: int
     kinds: Indices | None = None
     """(n,) what stands for the input when distributions are compared: a text's last character; None: its class."""
+    target: Target = SINGLE_LABEL
 
     def class_counts(self) -> Indices:
-        """How many samples of each class each learner has, (learners, classes)."""
-        return class_counts(self.targets, self.parts, self.classes)
+        """How many samples of each class, label or bin each learner has, (learners, groups)."""
+        kind = kind_of(self.target)
+        return np.stack([kind.counts(self.target, self.classes, self.targets[part]) for part in self.parts])
+
+    def in_group(self, group: int, part: Indices) -> Indices:
+        """Those of some samples that are in a group."""
+        return part[kind_of(self.target).in_groups(self.target, self.targets[part], [group])]
+
+    def as_classes(self) -> LocalDatasets:
+        """The same with a class for each sample: its set of labels, or its bin."""
+        if self.target == SINGLE_LABEL:
+            return self
+        strata = kind_of(self.target).strata(self.target, self.targets)
+        return replace(self, targets=strata, original_targets=strata)
 
 
 def make_local_datasets(
@@ -63,6 +80,7 @@ def make_local_datasets(
     if learners == 1:
         partition, shift = "iid", "none"
     _refuse_feature_shift(data, shifts)
+    _refuse_label_shift(data, shift, own)
     targets = apply_common_label_shifts(data.targets, data.classes, shift, seed)
     parts = _assign(targets, data, learners, "owners" if by_owner else partition, seed, own)
     return LocalDatasets(
@@ -71,10 +89,29 @@ def make_local_datasets(
         original_targets=data.targets,
         parts=parts,
         strength=shift_strengths(shifts),
-        case=case_with_overrides(partition, shift, data.classes, learners, own),
+        case=case_with_overrides(partition, shift, data.groups, learners, own),
         classes=data.classes,
         kinds=data.inputs[:, -1].astype(np.int64) if data.alphabet else None,
+        target=data.target,
     )
+
+
+def _refuse_label_shift(data: Dataset, shift: str, own: Mapping[int, DataOverride]) -> None:
+    """Refuse to change labels where a sample does not have one class."""
+    if data.target == SINGLE_LABEL:
+        return
+    for text in (shift, *(each.shift or "none" for each in own.values())):
+        words = [word for word, each in parse_shifts(text).items() if isinstance(each, ConceptShift)]
+        if words:
+            raise ConfigurationError(
+                f"shift {words[0]!r} changes the classes of samples, and data set {data.name!r} is for {data.kind}; "
+                f"use a shift of inputs, such as noise(0.5), or a partition, such as dirichlet(0.3)"
+            )
+    if any(each.flips_labels for each in own.values()):
+        raise ConfigurationError(
+            f"attack 'label-flip' changes the classes of samples, and data set {data.name!r} is for {data.kind}; use "
+            f"an attack on uploads, such as sign-flip"
+        )
 
 
 def _refuse_feature_shift(data: Dataset, shifts: list[LearnerShift]) -> None:
@@ -105,6 +142,8 @@ def _assign(
     generator = np.random.default_rng(seed_of("partition", seed))
     fixed = {who: each.samples for who, each in sorted(overrides.items()) if each.samples is not None}
     owners, names = data.owners, data.owner_names
+    if data.target != SINGLE_LABEL:
+        targets = data.strata
     if not fixed:
         return partition_samples(targets, learners, partition, generator, owners=owners, owner_names=names)
     others = [who for who in range(learners) if who not in fixed]

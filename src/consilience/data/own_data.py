@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import GivenArrays, raw_from_arrays, read_given_inputs, to_numpy
+from consilience.data.arrays import GivenArrays, raw_from_arrays, read_given_inputs
 from consilience.data.dataset import Dataset
 from consilience.data.field_arrays import as_given
 from consilience.data.readers.torch_dataset import read_samples
 from consilience.data.readers.torch_samples import Samples
+from consilience.data.targets import KindChoice
+from consilience.data.to_numpy import to_numpy
 from consilience.errors import ConfigurationError, DataError
 from consilience.input_fields import InputFields
+from consilience.kinds.regression import in_users_unit
 
 DataSource = Dataset | str | Path | tuple[Any, ...] | list[Any] | Samples
 """A name or path; a `Dataset`; arrays (inputs, labels) or (inputs, labels, test inputs, test labels); a torch data set,
@@ -62,7 +65,8 @@ def _quarters(what: str, data: Any) -> Quarters:
     if isinstance(data, Dataset):
         halves = (data.scaling.undo(half) * data.scaling.pixel_max for half in (data.inputs, data.test_inputs))
         inputs, tests = (as_given(half, data.fields) for half in halves)
-        return inputs, data.targets, tests, data.test_targets
+        targets, test_targets = (in_users_unit(data.target, half) for half in (data.targets, data.test_targets))
+        return inputs, targets, tests, test_targets
     if isinstance(data, tuple) and len(data) in (2, 4) and all(map(_is_given, data)):
         return (*data, None, None) if len(data) == 2 else data
     if isinstance(data, tuple) and len(data) == 2 and not any(map(_is_given, data)):
@@ -109,10 +113,13 @@ def _one_per_learner(items: Sequence[Any]) -> Dataset:
     )
     known = [item for item in items if isinstance(item, Dataset)]
     _check_same_task(items)
+    kinds: set[KindChoice] = {item.kind for item in known}
+    counts = [item.classes for item in known if item.kind == "single-label"]
     raw = raw_from_arrays(
         "data",
         given,
-        classes=max((item.classes for item in known), default=None),
+        kind=kinds.pop() if kinds else "auto",
+        classes=max(counts, default=None),
         labels=known[0].labels if known else (),
         source=ONE_PER_LEARNER,
     )
@@ -154,7 +161,7 @@ def _of_samples(
 def _check_same_task(items: Sequence[Any]) -> None:
     """Refuse data sets with other names of classes or columns, another alphabet, or another kind of scaling."""
     known = {who: item for who, item in enumerate(items) if isinstance(item, Dataset)}
-    for what in ("labels", "columns", "alphabet"):
+    for what in ("kind", "labels", "columns", "alphabet"):
         values = {who: getattr(item, what) for who, item in known.items()}
         other = next((who for who, value in values.items() if value != values[min(values)]), None)
         if other is not None:
@@ -174,7 +181,7 @@ def _check_alike(who: int, mine: NDArray[Any], first: NDArray[Any], targets: NDA
             f"learner {who} has inputs of {mine.dtype} of the shape {mine.shape[1:]}, and learner 0 of {first.dtype} "
             f"of the shape {first.shape[1:]}; give all one shape and type"
         )
-    if targets.shape != mine.shape[:1]:
+    if targets.shape[:1] != mine.shape[:1] or targets.ndim > 2:
         raise DataError(
             f"learner {who} has {len(mine)} inputs and labels of the shape {targets.shape}; give one whole number for "
             f"each input"

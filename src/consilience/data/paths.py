@@ -49,7 +49,7 @@ def read_path(path: Path, options: FileOptions, progress: bool) -> RawDataset:
         source = str(path) if tests is None else f"{path}, tests in {options.test_data}"
         return raw_from_table(str(path), read_table(path), tests, options.table, options.test_share, source)
     _refuse(path, "an .npz file", options, "image_size", "image_mode", "label", "owners", "drop", "test_data")
-    return read_archive(path, options.test_share)
+    return read_archive(path, options.test_share, options.table.kind)
 
 
 def read_table(path: Path) -> Columns:

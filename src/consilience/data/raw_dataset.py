@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from consilience.errors import ConfigurationError
 from consilience.input_fields import InputFields
+from consilience.task import TaskKind
 
 Selection = slice | NDArray[np.int64]
 """Which samples are used: a range, or their positions."""
@@ -18,9 +19,9 @@ class RawDataset(NamedTuple):
     """A data set before anything is left out or scaled: any real numbers, images with their channels first."""
 
     inputs: NDArray[Any]  # (n, *shape)
-    targets: NDArray[np.int64]  # (n,)
+    targets: NDArray[Any]  # (n,), or (n, labels)
     test_inputs: NDArray[Any]  # (m, *shape)
-    test_targets: NDArray[np.int64]  # (m,)
+    test_targets: NDArray[Any]  # (m,), or (m, labels)
     classes: int
     pixel_max: int = 1  # the value scaled to 1.0: 255 for images of bytes, 1 for other inputs
     labels: tuple[str, ...] = ()  # names of the classes
@@ -32,6 +33,7 @@ class RawDataset(NamedTuple):
     columns: tuple[str, ...] = ()  # names of a table's columns
     sample_epsilons: NDArray[np.float64] | None = None  # (n,) privacy budgets of single samples, inf where none
     fields: InputFields | None = None  # where an input is several arrays: what its row of numbers is packed of
+    kind: TaskKind = "single-label"  # of the targets: (n,) classes, (n, labels) of 0 and 1, (n,) numbers in their unit
 
     def first(self, what: str, train: int | None, test: int | None) -> RawDataset:
         """Use only the first `train` training and `test` test samples; None: all.
@@ -48,15 +50,21 @@ class RawDataset(NamedTuple):
 
     def first_classes(self, what: str, count: int | None) -> RawDataset:
         """Use only the samples of the first `count` classes; None: of all."""
-        check_class_count(what, count, self.classes, text=bool(self.alphabet))
+        check_class_count(what, count, self.classes, self.kind, text=bool(self.alphabet))
         if count is None:
             return self
         train, test = (np.flatnonzero(targets < count) for targets in (self.targets, self.test_targets))
         return self._select(train, test)._replace(classes=count, labels=self.labels[:count])
 
     def balanced(self, seed: int) -> RawDataset:
-        """The same samples in an order in which classes alternate, so that any first N are balanced."""
-        return self._select(balanced_order(self.targets, seed), balanced_order(self.test_targets, seed))
+        """The same samples in an order in which classes alternate, so that any first N are balanced.
+
+        Where samples do not have one class each, they are only shuffled.
+        """
+        halves = (
+            t if self.kind == "single-label" else np.zeros(len(t), int) for t in (self.targets, self.test_targets)
+        )
+        return self._select(*(balanced_order(half, seed) for half in halves))
 
     def _select(self, train: Selection, test: Selection) -> RawDataset:
         """Some of the samples, in the order in which they are named."""
@@ -82,10 +90,14 @@ def first_samples(asked: int | None, available: int, spread: bool) -> Selection:
     return np.arange(asked, dtype=np.int64) * available // asked  # (asked,)
 
 
-def check_class_count(what: str, asked: int | None, available: int, text: bool) -> None:
+def check_class_count(what: str, asked: int | None, available: int, kind: TaskKind, text: bool) -> None:
     """Refuse more classes than there are, and to leave out characters of a text."""
     if asked is None:
         return
+    if kind != "single-label":
+        raise ConfigurationError(
+            f"classes is {asked}, and {what} is for {kind}, where samples do not have one class each; leave it out"
+        )
     if text:
         raise ConfigurationError(
             f"classes is {asked}, and {what} is text, whose classes are its characters; leave it out"

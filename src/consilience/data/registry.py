@@ -17,6 +17,8 @@ from consilience.data.paths import SUFFIXES, FileOptions, name_of_path, read_pat
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.cifar10 import read_cifar10
 from consilience.data.readers.cifar100 import read_cifar100
+from consilience.data.readers.diabetes import read_diabetes
+from consilience.data.readers.digit_pairs import read_digit_pairs
 from consilience.data.readers.digits import read_digits
 from consilience.data.readers.idx import read_pair
 from consilience.data.readers.image_folder import MODES
@@ -24,7 +26,9 @@ from consilience.data.readers.shakespeare import read_shakespeare
 from consilience.data.readers.table import TableOptions
 from consilience.data.readers.tiny_imagenet import read_tiny_imagenet
 from consilience.data.scaling import SCALINGS, Scaling, ScalingChoice
+from consilience.data.targets import KIND_CHOICES, KindChoice
 from consilience.errors import DataError, UnknownName
+from consilience.task import Target, TaskKind
 from consilience.validation import check_choice, check_integer
 
 Reader = Callable[[Path | None, bool], RawDataset]
@@ -46,9 +50,11 @@ def load(
     label: str | None = None,
     owners: str | None = None,
     drop: str | Sequence[str] | None = None,
+    kind: KindChoice = "auto",
     test_data: str | Path | None = None,
     scaling: Scaling | ScalingChoice = "auto",
     classes: int | None = None,
+    target: Target | None = None,
 ) -> Dataset:
     """The data set `name`; train, test: use only the first N training and test samples.
 
@@ -65,7 +71,9 @@ def load(
     A path without test samples keeps `test_share` of each class for tests. image_size, image_mode: images of a folder
     are resized to `image_size` x `image_size` pixels, and converted to "gray" or "color". label, owners, drop: of a
     table, the column with the class, the column with the owner of each row, and the columns to leave out, separated by
-    commas. test_data: a second table, with the test samples.
+    commas; several label columns, of 0 and 1, are labels that a sample may have together. kind: of task, for a table or
+    an .npz file where it is not plain: single-label, multi-label or regression. test_data: a second table, with the
+    test samples. target: how targets are standardized and divided into bins, where others have decided it.
     """
     check_test_share(test_share)
     if image_size is not None:
@@ -76,7 +84,8 @@ def load(
         check_choice("scaling", scaling, SCALINGS)
     name = os.fspath(name)
     path = _path_of(name)
-    table = TableOptions.make(label, owners, drop)
+    check_choice("kind", kind, KIND_CHOICES)
+    table = TableOptions.make(label, owners, drop, kind)
     other = None if test_data is None else os.fspath(test_data)
     options = FileOptions(test_share, image_size, image_mode, table, other)
     if path is not None:
@@ -84,9 +93,16 @@ def load(
     else:
         refuse_file_options(name, options)
         raw, called = DATASETS[name](None if directory is None else Path(directory), progress), name
+    refuse_other_kind(called, raw.kind, kind)
     chosen = None if scaling == "auto" else scaling
     what = f"data set {called!r}"
-    return Dataset.from_raw(called, raw.first_classes(what, classes).first(what, train, test), chosen)
+    return Dataset.from_raw(called, raw.first_classes(what, classes).first(what, train, test), chosen, target)
+
+
+def refuse_other_kind(name: str, kind: TaskKind, asked: KindChoice) -> None:
+    """Refuse a kind of task that is asked for where the data has another."""
+    if asked not in ("auto", kind):
+        raise DataError(f"kind is {asked!r}, and data set {name!r} is for {kind}; leave kind out, or use other data")
 
 
 def is_dataset_path(name: str) -> bool:
@@ -125,6 +141,14 @@ def _read_digits(directory: Path | None, progress: bool) -> RawDataset:
     return read_digits()  # they come with scikit-learn, so no folder or download is needed
 
 
+def _read_digit_pairs(directory: Path | None, progress: bool) -> RawDataset:
+    return read_digit_pairs()
+
+
+def _read_diabetes(directory: Path | None, progress: bool) -> RawDataset:
+    return read_diabetes()
+
+
 def _read_idx(name: str, labels: tuple[str, ...], directory: Path | None, progress: bool) -> RawDataset:
     def half(prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.int64], Path]:
         images = locate_file(name, f"{prefix}-images-idx3-ubyte.gz", directory, progress)
@@ -144,6 +168,8 @@ DATASETS: dict[str, Reader] = {
     "cifar10": read_cifar10,
     "cifar100": read_cifar100,
     "cifar100-coarse": partial(read_cifar100, coarse=True),
+    "diabetes": _read_diabetes,
+    "digit-pairs": _read_digit_pairs,
     "digits": _read_digits,
     "fashion-mnist": partial(_read_idx, "fashion-mnist", CLOTHES),
     "mnist": partial(_read_idx, "mnist", ()),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import to_numpy
+from consilience.data.to_numpy import to_numpy
 from consilience.errors import DataError
 from consilience.validation import check_integer
 

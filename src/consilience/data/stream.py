@@ -106,7 +106,11 @@ def numbered_samples(stream: SampleStream, targets: Any) -> GivenArrays:
 
 def _read_targets(form: SampleForm, what: str, samples: Samples) -> ArrayLike:
     """The targets of all samples, without keeping their inputs."""
-    return np.array([read_label(what, index, form.read(what, samples, index)[1]) for index in range(len(samples))])
+    labels: list[NDArray[Any]] = []
+    for index in range(len(samples)):
+        _, label = form.read(what, samples, index)
+        labels.append(read_label(what, index, label, labels[0] if labels else None))
+    return np.array(labels)
 
 
 def _given_targets(what: str, targets: Any, halves: int) -> list[Any]:

@@ -1,6 +1,5 @@
-"""Evaluation: accuracy of models, probes of features, and attacks that reconstruct images or infer membership."""
+"""Evaluation: probes of features, and attacks that reconstruct images or infer membership."""
 
-from consilience.evaluation.accuracy import accuracy
 from consilience.evaluation.probes import LinearProbeSettings, knn_probe, linear_probe
 
-__all__ = ["LinearProbeSettings", "accuracy", "knn_probe", "linear_probe"]
+__all__ = ["LinearProbeSettings", "knn_probe", "linear_probe"]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from consilience.config.schedules import Rate, Schedule
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.task import Task
+from consilience.task import Task, TaskKind
 from consilience.wire.schema import Channel
 
 State = dict[str, Tensor]
@@ -55,7 +55,7 @@ class View:
     inputs: Tensor  # (rows, *input)
     features: Tensor  # (rows, width)
     logits: Tensor  # (rows, classes)
-    targets: Tensor  # (rows,)
+    targets: Tensor  # (rows,) classes; (rows, labels) of 0 and 1; (rows,) standardized numbers
     valid: Tensor  # (rows,) 1 where the row is a sample, 0 where it is padding or must not be shared
     classify: Callable[[Tensor], Tensor]  # the learner's own classifier, for features of other learners
     samples: Tensor  # () how many samples the learner has
@@ -122,6 +122,8 @@ class Exchange:
     allows_partners: ClassVar[bool] = False
     """Whether uploads of some learners can stand for those of all: learners may then choose partners, or exchange with
     their neighbors in a graph, each with an answer of its own."""
+    kinds: ClassVar[tuple[TaskKind, ...]] = ("single-label",)
+    """The kinds of tasks that it serves."""
     means_of: ClassVar[Literal["features", "logits"] | None] = None
     """What its uploads are means of by class, by which learners can be compared; None where they are not."""
     layers: tuple[str, ...] = ()
@@ -142,6 +144,16 @@ class Exchange:
     def weight(self) -> Rate:
         """The weight of the penalty in the learner's loss."""
         return 0.0
+
+    @property
+    def served_kinds(self) -> tuple[TaskKind, ...]:
+        """The kinds of tasks that it serves with its settings."""
+        return self.kinds
+
+    @property
+    def kind_hint(self) -> str:
+        """What would make it serve other kinds of tasks; the end of a sentence."""
+        return ""
 
     @property
     def batch_draws(self) -> int:

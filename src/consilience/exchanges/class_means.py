@@ -10,15 +10,15 @@ from torch import Tensor
 from consilience.config.schedules import Rate, number_or_schedule
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Received, Scope, State, View
-from consilience.functional.class_means import (
+from consilience.functional.group_means import (
     Weighting,
-    class_means,
-    distance_to_means,
-    membership,
-    relative_distance_to_means,
+    distance_to_expected,
+    group_means,
+    relative_distance_to_expected,
     upload_weight,
 )
-from consilience.task import Task
+from consilience.kinds import ALL_KINDS, group_count, kind_of
+from consilience.task import Task, TaskKind
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
@@ -33,6 +33,9 @@ _ONE_EACH = Robustness(weight_cap=1)  # a learner that claims more counts as one
 class ClassMeans(AveragingExchange):
     """Pull features or logits of every sample toward their mean over all learners' samples of the class.
 
+    In multi-label classification a sample is pulled toward the mean of its labels' means, in a regression toward that
+    of its bin.
+
     The squared distance is a mean over batch and dimensions: summed over dimensions the same weight would collapse
     training. scale: with "relative", distances count relative to the spread of the means, so that one weight serves any
     model, at any time of training. weighting: with "equal", each learner that has a class counts once, and its sample
@@ -41,6 +44,7 @@ class ClassMeans(AveragingExchange):
 
     uploads_before_training: ClassVar[bool] = True
     allows_partners: ClassVar[bool] = True
+    kinds: ClassVar[tuple[TaskKind, ...]] = ALL_KINDS
     averaged: ClassVar[str]
     """What is averaged, in a word."""
     weight: Rate = 10.0
@@ -70,11 +74,12 @@ class ClassMeans(AveragingExchange):
         raise NotImplementedError
 
     def channel(self, task: Task) -> schema.Mean:
-        """A standing mean of (classes, width), weighted by class counts, or with equal weights of at most 1."""
-        shape, bound = (task.classes, self.width(task)), self.bound(task)
+        """A standing mean of (groups, width), weighted by group counts, or with equal weights of at most 1."""
+        groups = group_count(task)
+        shape, bound = (groups, self.width(task)), self.bound(task)
         means = schema.Tensor(shape, self.encoding, self.encoding, -bound, bound)
         robustness = PLAIN if self.weighting == "samples" else _ONE_EACH
-        return schema.Mean(self.name, {"mean": means}, (task.classes,), self.scope, robustness=robustness)
+        return schema.Mean(self.name, {"mean": means}, (groups,), self.scope, robustness=robustness)
 
     def describe_upload(self) -> str:
         """What leaves the learner, in a few words."""
@@ -83,15 +88,24 @@ class ClassMeans(AveragingExchange):
         return f"the mean {self.averaged}{count} of each class{single}"
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
-        """Mean squared distance to the global mean of the sample's class."""
-        distance = distance_to_means if self.scale == "absolute" else relative_distance_to_means
-        return distance(self.of(view), view.targets, received.tensors["mean"], received.count)
+        """Mean squared distance to the global mean of the sample's class, label or bin."""
+        means, count = received.tensors["mean"], received.count
+        expected, known = kind_of(view.task).expected(view.task, view.targets, means, count)
+        values = self.of(view)
+        if self.scale == "absolute":
+            return distance_to_expected(values, expected, known.to(values.dtype))
+        return relative_distance_to_expected(values, expected, known.to(values.dtype), means, count)
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """The learner's own class means, weighted by the number of samples of each, or equally."""
-        means, count = class_means(self.of(view), view.targets, view.task.classes, view.valid, self.min_count)
+        means, count = group_means(self.of(view), _members(view), self.min_count)
         return Contribution({"mean": means}, upload_weight(count, self.weighting))
 
     def class_samples(self, view: View) -> tuple[Tensor, Tensor]:
         """What is averaged, over all samples of a class."""
-        return self.of(view), membership(view.targets, view.task.classes, view.valid)[None]
+        return self.of(view), _members(view)[None]
+
+
+def _members(view: View) -> Tensor:
+    """Which rows are samples of which group, (rows, groups)."""
+    return kind_of(view.task).membership(view.task, view.targets, view.valid)

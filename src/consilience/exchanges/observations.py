@@ -16,9 +16,10 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Received, Scope, State, View
 from consilience.exchanges.dimensions import Subspace, check_dimensions, only_shared, shared_width, with_zeros
-from consilience.functional.class_means import Weighting, one_hot, sampled_means, sampled_membership, upload_weight
+from consilience.functional.group_means import Weighting, sampled_group_means, sampled_membership, upload_weight
 from consilience.functional.mutual_information import mutual_information_bound
-from consilience.task import Task
+from consilience.kinds import ALL_KINDS, group_count, kind_of
+from consilience.task import Task, TaskKind
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
@@ -78,6 +79,16 @@ class Observations(AveragingExchange):
             )
 
     @property
+    def served_kinds(self) -> tuple[TaskKind, ...]:
+        """All, but the classifier gives probabilities that two samples have the same class only where each has one."""
+        return ("single-label",) if self.discriminator == "classifier" else ALL_KINDS
+
+    @property
+    def kind_hint(self) -> str:
+        """Another discriminator does not need a class per sample."""
+        return ", with discriminator='exponential' for all" if self.discriminator == "classifier" else ""
+
+    @property
     def batch_draws(self) -> int:
         """One number per sample, where there is more than one observation to choose from."""
         return 1 if self.down > 1 else 0
@@ -88,13 +99,14 @@ class Observations(AveragingExchange):
         return self.up
 
     def channel(self, task: Task) -> schema.Pool:
-        """A pool of (classes, width) entries with a count for each class."""
-        shape = (task.classes, shared_width(task.width, self.dimensions, self.subspace))
+        """A pool of (groups, width) entries with a count for each group."""
+        groups = group_count(task)
+        shape = (groups, shared_width(task.width, self.dimensions, self.subspace))
         means = schema.Tensor(shape, self.encoding, self.encoding, -task.bound, task.bound)
         return schema.Pool(
             self.name,
             {"mean": means},
-            rows=(task.classes,),
+            rows=(groups,),
             scope=self.scope,
             keep=self.up,
             draw=self.down,
@@ -128,7 +140,8 @@ class Observations(AveragingExchange):
             present = present[chosen]  # (rows, classes)
         else:
             same, present = same[0], present[0].expand_as(same[0])
-        answer = one_hot(view.targets, view.task.classes).to(same.dtype)
+        everything = torch.ones(len(same), dtype=same.dtype, device=same.device)
+        answer = kind_of(view.task).membership(view.task, view.targets, everything)  # (rows, classes)
         loss = -(answer * same.clamp(min=_TINY).log() + (1 - answer) * (1 - same).clamp(min=_TINY).log())
         return (loss * present).sum() / present.sum().clamp(min=1)
 
@@ -141,24 +154,23 @@ class Observations(AveragingExchange):
         project = view.modules["discriminator"]
         mine, theirs = F.normalize(project(view.features), dim=-1), F.normalize(project(entries), dim=-1)
         ratio = torch.einsum("bk,dck->dbc", mine, theirs) / as_number(self.temperature)
-        return (ratio - math.log(max(view.task.classes - 1, 1))).sigmoid()
+        return (ratio - math.log(max(group_count(view.task) - 1, 1))).sigmoid()
 
     def metrics(
         self, task: Task, penalty: np.ndarray, received: np.ndarray, samples: np.ndarray
     ) -> dict[str, np.ndarray]:
         """Theorem 1's lower bound on the mutual information, in-sample: of the samples that were trained on."""
-        if task.classes < 3:
+        if task.classes < 3 or task.target.kind != "single-label":
             return {}
         return {"mutual_information": mutual_information_bound(penalty, received > 0, samples)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """`up` independent observations, each over at most `n_avg` samples of a class."""
+        member = kind_of(view.task).membership(view.task, view.targets, view.valid)
         drawn = [
-            sampled_means(
+            sampled_group_means(
                 only_shared(view.features, self.dimensions, self.subspace),
-                view.targets,
-                view.task.classes,
-                view.valid,
+                member,
                 chance,
                 self.n_avg,
                 self.min_count,
@@ -170,6 +182,6 @@ class Observations(AveragingExchange):
 
     def class_samples(self, view: View) -> tuple[Tensor, Tensor]:
         """Features, and the samples of each observation."""
-        classes, size = view.task.classes, self.n_avg
-        drawn = [sampled_membership(view.targets, classes, view.valid, chance, size) for chance in view.draws]
+        member = kind_of(view.task).membership(view.task, view.targets, view.valid)
+        drawn = [sampled_membership(member, chance, self.n_avg) for chance in view.draws]
         return only_shared(view.features, self.dimensions, self.subspace), torch.stack(drawn)

@@ -17,7 +17,8 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Received, State, Update, View
 from consilience.exchanges.dimensions import only_shared, shared_width
 from consilience.exchanges.observations import Observations
-from consilience.functional.class_means import distance_to_means
+from consilience.functional.group_means import distance_to_expected
+from consilience.kinds import group_count, kind_of
 from consilience.task import Task
 
 
@@ -50,14 +51,15 @@ class SeenObservations(Observations):
 
     def init_state(self, view: View) -> State:
         """The mean of the observations seen of each class, and how many they are."""
-        means = view.features.new_zeros(view.task.classes, shared_width(view.task.width, self.dimensions))
-        return {"mean": means, "seen": means.new_zeros(view.task.classes)}
+        groups = group_count(view.task)
+        means = view.features.new_zeros(groups, shared_width(view.task.width, self.dimensions))
+        return {"mean": means, "seen": means.new_zeros(groups)}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Both losses, weighted."""
-        pull = distance_to_means(
-            only_shared(view.features, self.dimensions), view.targets, state["mean"], state["seen"]
-        )
+        expected, known = kind_of(view.task).expected(view.task, view.targets, state["mean"], state["seen"])
+        values = only_shared(view.features, self.dimensions)
+        pull = distance_to_expected(values, expected, known.to(values.dtype))
         return as_number(self.contrast) * super().penalty(state, view, received) + as_number(self.kd) * pull
 
     def metrics(

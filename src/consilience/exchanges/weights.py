@@ -12,7 +12,8 @@ from torch import Tensor
 from consilience.config.schedules import Rate, constant_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
-from consilience.task import PARTS, Task
+from consilience.kinds import ALL_KINDS
+from consilience.task import PARTS, Task, TaskKind
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT16, FLOAT32, Encoding
@@ -46,6 +47,7 @@ class Weights(Exchange):
     )
     needs_representations: ClassVar[bool] = False
     allows_partners: ClassVar[bool] = True
+    kinds: ClassVar[tuple[TaskKind, ...]] = ALL_KINDS
     part: str = "*"
     prox: Rate = 0.0
     every: int = 1

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.input_fields import InputFields, InputShape
+from consilience.task import SINGLE_LABEL, Target
 from consilience.validation import describe_error
 
 CARD, WEIGHTS, ONNX = "model.json", "model.safetensors", "model.onnx"
@@ -28,7 +29,7 @@ class _Record(BaseModel):
 
 
 class InputDescription(_Record):
-    """What a model takes as input, and the classes it distinguishes."""
+    """What a model takes as input, and what it predicts: classes, labels or a number."""
 
     kind: InputKind
     shape: tuple[int, ...]
@@ -39,6 +40,8 @@ class InputDescription(_Record):
     """Names of a table's columns, in the order of the inputs."""
     fields: dict[str, Any] | None = None
     """Where an input is several arrays: the record of its `InputFields`, which a sample's row is packed of."""
+    target: Target = SINGLE_LABEL
+    """What is predicted of a sample."""
     scaling: dict[str, Any]
     """How values become inputs: the record of a `Scaling`."""
 
@@ -46,7 +49,7 @@ class InputDescription(_Record):
     def of_record(cls, record: Mapping[str, Any]) -> InputDescription:
         """From the record of a data set, as `describe_dataset` writes it."""
         kind: InputKind = "text" if record["alphabet"] else "image" if len(record["shape"]) == 3 else "table"
-        known = {key: record[key] for key in cls.model_fields if key in record}
+        known = {key: record[key] for key in cls.model_fields if key != "kind" and key in record}
         return cls(kind="fields" if known.get("fields") else kind, **known)
 
     @property
@@ -61,13 +64,13 @@ class InputDescription(_Record):
 
     @property
     def class_names(self) -> list[str]:
-        """The names of the classes, or their numbers where they have none."""
+        """The names of the classes or labels, or their numbers where they have none."""
         return list(self.labels) or [str(number) for number in range(self.classes)]
 
 
 def describe_inputs(data: Dataset) -> InputDescription:
     """The inputs of a data set."""
-    known = {key: getattr(data, key) for key in ("shape", "classes", "labels", "alphabet", "columns")}
+    known = {key: getattr(data, key) for key in ("shape", "classes", "labels", "alphabet", "columns", "target")}
     fields = None if data.fields is None else data.fields.record()
     return InputDescription.of_record(known | {"fields": fields, "scaling": data.scaling.record()})
 

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
-from consilience.export.card import OWN_ANSWER
+from consilience.export.card import OWN_ANSWER, InputDescription
 from consilience.export.load import check_answer, load_own_answer, load_split_model
+from consilience.export.prediction_table import describe_known, outputs_of, prediction_rows
 from consilience.export.samples import NamedSamples, read_new_samples
 from consilience.task import AnswerKind
 
@@ -24,13 +25,22 @@ _ROWS = 256  # samples in one forward pass
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
 class Predictions:
-    """The probability of each class for each sample, and the samples' names and labels."""
+    """What is predicted of samples, their names, and what is known of them.
+
+    probabilities: of the classes, (n, classes), or of each label, (n, labels); of a regression the numbers, (n, 1), in
+    the user's unit.
+    """
 
     samples: NamedSamples
-    probabilities: np.ndarray  # (n, classes)
-    class_names: list[str]
+    probabilities: np.ndarray
+    inputs: InputDescription
     answer: AnswerKind | None = None
     """The one that predicted, of a model that has two."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes or labels."""
+        return self.inputs.class_names
 
     @property
     def predicted(self) -> list[str]:
@@ -38,24 +48,15 @@ class Predictions:
         return [self.class_names[number] for number in self.probabilities.argmax(1)]
 
     def csv(self) -> str:
-        """One line for each sample: its name, the predicted class, that class's probability, and the label if known."""
+        """One line for each sample: its name, what is predicted, and what is known of it; `prediction_rows` has all."""
         written = io.StringIO()
         table = csv.writer(written, lineterminator="\n")
-        labels = self.samples.labels
-        table.writerow(["sample", "predicted", "probability", *(["label"] if labels else [])])
-        for i, (name, predicted) in enumerate(zip(self.samples.names, self.predicted, strict=True)):
-            row = [name, predicted, f"{self.probabilities[i].max():.6f}"]
-            table.writerow([*row, labels[i]] if labels else row)
+        table.writerows(prediction_rows(self.samples, self.probabilities, self.inputs))
         return written.getvalue()
 
     def describe(self) -> str:
-        """How many samples there are, how many predictions agree with their labels, and which answer predicted."""
-        count, labels = len(self.samples.names), self.samples.labels
-        known = [(label, predicted) for label, predicted in zip(labels, self.predicted, strict=False) if label]
-        said = f"{count} samples"
-        if known:
-            correct = sum(label == predicted for label, predicted in known)
-            said += f", {100 * correct / len(known):.2f} % of {len(known)} labels predicted correctly"
+        """How many samples there are, how good the predictions of known ones are, and which answer predicted."""
+        said = f"{len(self.samples.names)} samples{describe_known(self.samples, self.probabilities, self.inputs)}"
         return said if self.answer is None else f"{said}; answer: {self.answer}, for {ANSWERS[self.answer]}"
 
 
@@ -88,13 +89,12 @@ def predict_samples(
         )
     used = answer if card.own_answer_sha256 else None
     samples = read_new_samples(data, card.inputs, directory, label, card.trained.get("label"))
-    return Predictions(samples, _probabilities(answering, samples.inputs), card.inputs.class_names, used)
+    return Predictions(samples, _outputs(answering, samples.inputs, card.inputs), card.inputs, used)
 
 
 @torch.no_grad()
-def _probabilities(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
-    """(n, classes), from the logits of the classifier, whatever the module computes after it."""
+def _outputs(model: nn.Module, inputs: np.ndarray, described: InputDescription) -> np.ndarray:
+    """What the classifier gives, (n, outputs), whatever the module computes after it."""
     given: Tensor = torch.from_numpy(inputs).to(next(model.parameters()).dtype)
     logits = torch.cat([model(part) for part in torch.split(given, _ROWS)])
-    found: np.ndarray = logits.double().softmax(1).numpy()
-    return found
+    return outputs_of(logits.double(), described).numpy()

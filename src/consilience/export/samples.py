@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from consilience.data.arrays import read_given_inputs
 from consilience.data.paths import SUFFIXES as FILE_SUFFIXES
 from consilience.data.paths import read_table
+from consilience.data.readers.columns import column_numbers
 from consilience.data.readers.image_folder import SUFFIXES
 from consilience.data.readers.images import MODES, decode_all
 from consilience.data.readers.npz import INPUTS, TARGETS, TEST_INPUTS, TEST_TARGETS, pick_inputs, read_arrays
-from consilience.data.readers.table import read_inputs
+from consilience.data.readers.table import TableOptions, read_inputs
 from consilience.data.registry import DATASETS
 from consilience.data.scaling import Scaling
+from consilience.data.targets import read_test_targets
 from consilience.errors import DataError, UnknownName
 from consilience.export.card import InputDescription
 
@@ -33,6 +35,7 @@ class NamedSamples:
     names: Sequence[str]
     inputs: NDArray[np.float32]  # (n, *shape)
     labels: Sequence[str] = ()  # names of classes, "" where unknown; empty where no label is known
+    targets: NDArray[Any] | None = None  # where samples have no class each: what is predicted, in the user's unit
 
 
 def read_new_samples(
@@ -106,11 +109,22 @@ def _table(path: Path, inputs: InputDescription, label: str | None, usual_label:
     if inputs.kind != "table":
         raise DataError(f"{path} is a table, and the model takes inputs of the kind {inputs.kind!r}")
     columns = read_table(path)
-    if label is not None and label not in columns:
-        raise UnknownName("column", label, columns, of=str(path))
-    label = usual_label if label is None and usual_label in columns else label
-    names = inputs.columns or [name for name in columns if name != label]
+    options = TableOptions.make(label or usual_label, None, None)
+    predicted = options.labels(columns)
+    for name in predicted if label is not None else ():
+        if name not in columns:
+            raise UnknownName("column", name, columns, of=str(path))
+    if any(name not in columns for name in predicted):  # the usual ones, which a table without labels has not
+        predicted = ()
+    names = inputs.columns or [name for name in columns if name not in predicted]
     values = read_inputs(str(path), columns, names, may_drop=False)
+    if inputs.target.kind != "single-label":
+        known_targets = [column_numbers(str(path), name, columns[name], "") for name in predicted]
+        several = inputs.target.kind == "multi-label"
+        targets = (np.stack(known_targets, axis=1) if several else known_targets[0]) if predicted else None
+        numbers = [str(number) for number in range(len(values))]
+        return NamedSamples(numbers, _scaled(str(path), values, inputs), (), _checked(str(path), targets, inputs))
+    label = predicted[0] if predicted else None
     labels = [] if label is None else [_class_name(value) for value in columns[label]]
     known = set(inputs.class_names)
     return NamedSamples(
@@ -136,7 +150,18 @@ def _samples(
     targets: NDArray[Any] | None,
     inputs: InputDescription,
 ) -> NamedSamples:
+    if inputs.target.kind != "single-label":
+        return NamedSamples(names, _scaled(what, values, inputs), (), _checked(what, targets, inputs))
     return NamedSamples(names, _scaled(what, values, inputs), _labels(what, targets, len(values), inputs))
+
+
+def _checked(what: str, targets: NDArray[Any] | None, inputs: InputDescription) -> NDArray[Any] | None:
+    """Known targets of samples that have no class each; refused where they are of another kind."""
+    if targets is None:
+        return None
+    kind = inputs.target.kind
+    known = np.zeros((0, inputs.classes), dtype=np.int64)
+    return read_test_targets(f"{what}: targets", targets, len(targets), kind, known)
 
 
 def _labels(what: str, targets: NDArray[Any] | None, count: int, inputs: InputDescription) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from array_api_compat import array_namespace
 
-from consilience.functional.class_means import AnyArray
+from consilience.kinds.one_hot import AnyArray
 
 _ROUNDED_DOWN = 1 - 1e-6  # so that rounding makes no clipped vector longer than the clip
 

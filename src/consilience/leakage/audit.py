@@ -15,6 +15,7 @@ from consilience.evaluation.likelihood_ratio import MIN_MODELS, likelihood_ratio
 from consilience.evaluation.roc import Roc, roc_of
 from consilience.leakage.audit_results import AuditResult, MembershipAttack
 from consilience.leakage.epsilon_audit import audit_epsilon
+from consilience.leakage.examined_learner import refuse_other_kinds
 from consilience.leakage.results import LearnerStatistics
 from consilience.leakage.shadow_federations import MODEL, ShadowStatistics, run_shadows
 from consilience.method import Method
@@ -72,6 +73,7 @@ def prepare_audit(config: Config, settings: AuditSettings) -> AuditedRun:
         )
     first = in_one_round(with_absolute_paths(first), method)
     data = load_data(first)
+    refuse_other_kinds(data, "an audit")
     first = with_learners(with_model(first, data), data)
     return AuditedRun(first.replace(eval_every=first.training.rounds), method, data)
 

@@ -120,6 +120,15 @@ def evenly_spaced(count: int, most: int) -> np.ndarray:
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
 
 
+def refuse_other_kinds(data: Dataset, what: str) -> None:
+    """Refuse data whose samples have no class each: attacks compare samples of one class."""
+    if data.kind != "single-label":
+        raise ConfigurationError(
+            f"{what} is measured on samples of one class each, and data set {data.name!r} is for {data.kind}; make a "
+            f"data set with classes, such as bins of the number, to measure it there"
+        )
+
+
 def _auxiliary_samples(wanted: int | None, tests: int) -> int:
     """The number of test samples of the attacker."""
     least = 2 * MIN_SAMPLES

@@ -24,6 +24,7 @@ from consilience.leakage.examined_learner import (
     default_layers,
     evenly_spaced,
     examine_learner,
+    refuse_other_kinds,
     resolve_layers,
     select_learners,
 )
@@ -83,6 +84,7 @@ def measure_leakage(
     run: SavedRun, settings: LeakageSettings, on_progress: OnProgress
 ) -> tuple[LeakageResult, dict[str, bytes]]:
     """The leakage of a run, and pictures of its first learner by file name."""
+    refuse_other_kinds(run.data, "leakage")
     who = select_learners(run, settings.learners)
     layers = settings.layers or default_layers(run, who)
     found = []

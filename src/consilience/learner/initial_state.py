@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience.config.schedules import value_at
+from consilience.kinds import group_count
 from consilience.learner.learner import Learner
 from consilience.learner.residuals import zero_residuals
 from consilience.learner.spec import OPTIMIZER
@@ -40,7 +41,7 @@ def template_state(learner: Learner) -> LearnerState:
     state = drawn_state(learner, 0)
     learner.bind(state)
     state.exchange_state = _exchange_states(learner)
-    state.objective_state = _objective_state(learner, np.ones(learner.task.classes))
+    state.objective_state = _objective_state(learner, np.ones(group_count(learner.task)))
     return state
 
 

@@ -210,7 +210,7 @@ class Learner:
         drawn = batch.draws.get(objective.name, batch.inputs.new_empty(0, 0))
         inputs = objective.prepare(self.task, _augmented(self, batch), drawn)
         views = len(inputs) // len(batch.inputs)  # of each sample, one after the other
-        seen = self.modules.forward(inputs) | {"targets": batch.targets.repeat(views)}
+        seen = self.modules.forward(inputs) | {"targets": _repeat(batch.targets, views)}
         batch = _repeated(batch, views)
         view = self.view(objective, seen, samples, **_draws(batch.draws, objective))
         loss, correct = objective.loss(view), objective.batch_accuracy(view).detach()
@@ -363,8 +363,13 @@ def _repeated(batch: Batch, views: int) -> Batch:
     if views == 1:
         return batch
     draws = {name: drawn.repeat(1, views) for name, drawn in batch.draws.items()}
-    inputs = batch.inputs.repeat(views, *(1,) * (batch.inputs.ndim - 1))
-    return Batch(inputs, batch.targets.repeat(views), draws, batch.positions.repeat(views))
+    inputs, targets = _repeat(batch.inputs, views), _repeat(batch.targets, views)
+    return Batch(inputs, targets, draws, batch.positions.repeat(views))
+
+
+def _repeat(rows: Tensor, times: int) -> Tensor:
+    """The rows several times, one after the other."""
+    return rows.repeat(times, *(1,) * (rows.ndim - 1))
 
 
 def _draws(draws: Mapping[str, Tensor], owner: Exchange | Objective) -> dict[str, Tensor]:

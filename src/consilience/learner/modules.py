@@ -172,6 +172,7 @@ def _task(model: SplitModel, spec: LearnerSpec) -> Task:
         model.bound,
         model=spec.model,
         symbols=spec.symbols,
+        target=spec.target,
         cut=cut_shape(model, spec.shape, spec.model) if model.cut is not None else None,
     )
     objective = spec.role.objective

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import View
-from consilience.functional.class_means import one_hot
+from consilience.kinds import kind_of
 from consilience.learner.learner import Learner
 from consilience.learner.modules import Representations, keep_output
 from consilience.task import AnswerKind
@@ -75,7 +75,7 @@ def _logits(learner: Learner, inputs: Tensor) -> Tensor:
 
 def _unlabeled_view(learner: Learner, inputs: Tensor) -> View:
     """What the objective sees of samples whose classes it does not know."""
-    unknown = torch.zeros(len(inputs), dtype=torch.int64, device=learner.device)
+    unknown = kind_of(learner.task).example_targets(learner.task, len(inputs)).to(learner.device)
     seen = learner.modules.forward(inputs) | {"targets": unknown}
     return learner.view(learner.role.objective, seen, learner.count(0))
 
@@ -102,15 +102,17 @@ def layer_outputs(
 
 
 @torch.no_grad()
-def count_correct(
+def score_sums(
     learner: Learner, inputs: Tensor, targets: Tensor, answer: AnswerKind = "common", rows: int = EVALUATED_ROWS
 ) -> Tensor:
-    """How many test samples of each class an answer predicts correctly, (classes,); `rows` samples at a time."""
+    """What the score of an answer follows from, (columns,), such as the correct predictions of each class.
+
+    `rows` samples at a time.
+    """
     learner.modules.set_training(False)
     parts = sample_parts(learner, inputs, rows)
-    predicted = torch.cat([_answer(learner, part, answer).argmax(1) for part in parts])
-    correct = one_hot(targets, learner.task.classes) & (predicted == targets)[:, None]  # (samples, classes)
-    return correct.sum(0)
+    logits = torch.cat([_answer(learner, part, answer) for part in parts])
+    return kind_of(learner.task).score_sums(learner.task, logits, targets)
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from consilience.learner.learner import Batch, Learner, PrivateStep, batch_draws
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
 from consilience.learner.modules import Representations
 from consilience.learner.noise_source import SAMPLING, SIMULATED, STEP_NOISE, UPLOAD_NOISE, UPLOAD_SAMPLING, NoiseSource
-from consilience.learner.passes import choose, count_correct, needs_representations, represent
+from consilience.learner.passes import choose, needs_representations, represent, score_sums
 from consilience.learner.private_training import draw_batch
 from consilience.learner.private_uploads import ENTERING, NOISE
 from consilience.learner.state import LearnerState
@@ -107,7 +107,7 @@ class LearnerSession:
 
     def evaluate(self, inputs: Tensor, targets: Tensor, answer: AnswerKind = "common") -> Tensor:
         """How many test samples of each class an answer predicts correctly, (classes,)."""
-        return count_correct(self.learner, inputs, targets, answer)
+        return score_sums(self.learner, inputs, targets, answer)
 
     def choose(self, inputs: Tensor, targets: Tensor) -> None:
         """Let the objective choose by samples that the learner held out, such as how much an own model counts."""

@@ -14,7 +14,7 @@ from consilience.learner.stream_reader import StreamReader
 from consilience.method import Role
 from consilience.objectives import TwoAnswers
 from consilience.optimizers import Optimizer
-from consilience.task import Public
+from consilience.task import SINGLE_LABEL, Public, Target
 
 OPTIMIZER = "optimizer"
 """The owner of the optimizer's settings, where settings are named by their owner."""
@@ -39,6 +39,7 @@ class LearnerSpec:
     scaling: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of the inputs before they were scaled
     public: Public | None = None  # set where the learner's samples are the public set
     augmentation: Augmentation | None = None  # of the samples of a mini-batch
+    target: Target = SINGLE_LABEL  # what is predicted of a sample
     symbols: int = 0  # size of the alphabet where inputs are codes of characters
     named: bool = True  # whether `model` is a name or file by which the model can be built anywhere
     privacy: LearnerPrivacy | None = None  # how uploads are made private

@@ -26,7 +26,7 @@ from consilience.exchanges.gradients import Inner
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
-from consilience.functional.class_means import Weighting
+from consilience.functional.group_means import Weighting
 from consilience.method import DevicePart, Method, Role, Turns
 from consilience.methods.registry import register_method, reserve_names
 from consilience.objectives import Augmented, TwoStage, build_objective
@@ -63,7 +63,7 @@ def self_distillation(
 ) -> Role:
     """Representation sharing of each learner with itself only: the control for mere regularization."""
     exchanges = _representations(kd, Observations(weight=contrast, n_avg=n_avg, scope="oneself"))
-    return Role(build_objective(objective, own_head), exchanges)
+    return Role(build_objective(objective, own_head), exchanges, optional=("observations",))
 
 
 @register_method
@@ -201,7 +201,8 @@ def consilience(
     """The default method: representations in 16 bits, weights at 1 bit up and 4 down, a common and an own answer."""
     observed = Observations(weight=contrast, n_avg=n_avg, encoding=FLOAT16, weighting=weighting)
     shared = Weights(every=every, up=_encoding(up), down=_encoding(down), step=step)
-    return Role(build_objective(objective, own_head, own_model), (*_representations(kd, observed, scale), shared))
+    exchanges = (*_representations(kd, observed, scale), shared)
+    return Role(build_objective(objective, own_head, own_model), exchanges, optional=("observations",))
 
 
 @register_method

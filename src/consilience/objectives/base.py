@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from consilience.exchanges.base import View
-from consilience.task import Task
+from consilience.task import Task, TaskKind
 
 
 class Objective:
@@ -19,6 +19,8 @@ class Objective:
     """Name of its loss term."""
     labeled: ClassVar[bool] = True
     """Whether it trains the model's classifier: where it does not, representations are evaluated by probes."""
+    kinds: ClassVar[tuple[TaskKind, ...]] = ("single-label",)
+    """The kinds of tasks that it serves; for others `for_kind` may return another objective."""
     compares_samples: ClassVar[bool] = False
     """Whether it compares the samples of a batch: then a batch has at least two, and none twice."""
     has_device_head: ClassVar[bool] = False
@@ -54,6 +56,10 @@ class Objective:
 
     def for_held_out(self, held_out: bool) -> Objective:
         """The objective for a learner that holds out samples, by which it can choose, or for one that does not."""
+        return self
+
+    def for_kind(self, kind: TaskKind) -> Objective:
+        """The objective for a kind of task: the plain loss of the kind where this one is a loss of classes."""
         return self
 
     def step_factor(self, task: Task) -> float:
@@ -95,5 +101,5 @@ class Objective:
         raise NotImplementedError
 
     def batch_accuracy(self, view: View) -> Tensor:
-        """The share of a mini-batch that the model predicts correctly, 0 to 1; NaN where it is not trained to."""
+        """The share of a mini-batch that the model predicts correctly, 0 to 1; NaN where there is none."""
         return view.features.new_full((), math.nan)

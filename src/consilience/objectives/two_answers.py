@@ -19,8 +19,9 @@ from torch.nn import functional as F
 
 from consilience.exchanges.base import View
 from consilience.functional.own_answer import choose_weights, mean_answer, own_logits, possible_answers
+from consilience.objectives.base import Objective
 from consilience.objectives.cross_entropy import CrossEntropy
-from consilience.task import Task
+from consilience.task import Task, TaskKind
 
 OWN_HEAD, LOG_SHARES, WEIGHTS = "own_head", "log_shares", "answer_weights"
 """Names of its module, and of what it remembers."""
@@ -64,6 +65,10 @@ class TwoAnswers(CrossEntropy):
         """With held-out samples the learner chooses by them; without, it has one model."""
         several = self.own_head or self.own_model
         return replace(self, own_model=self.own_model and held_out, chooses=several and held_out)
+
+    def for_kind(self, kind: TaskKind) -> Objective:
+        """The plain loss where a sample has no class: then there are no class shares to leave out of the logits."""
+        return self if kind in self.kinds else CrossEntropy().for_kind(kind)
 
     def step_factor(self, task: Task) -> float:
         """A linear layer on given features can learn faster than the features."""

@@ -14,7 +14,8 @@ import numpy as np
 
 from consilience.config.built_in_methods import BUILT_IN
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.functional.class_means import Weighting, class_means, sampled_means, upload_weight
+from consilience.functional.class_means import class_means, sampled_means
+from consilience.functional.group_means import Weighting, upload_weight
 from consilience.randomness import AFTER_TRAINING, uniform_by_sample
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
@@ -150,6 +151,11 @@ def _refuse_federation(charter: Charter) -> None:
         f"take part with torch, consilience.join(...) or `consilience join`; without torch the methods "
         f"{', '.join(METHODS)} work"
     )
+    if charter.target is not None:
+        raise ConfigurationError(
+            f"federation {charter.name!r} is for {charter.kind}, and members without torch share means by class; take "
+            f"part with torch, consilience.join(...) or `consilience join`"
+        )
     if charter.roles is not None:
         roles = ", ".join(charter.roles.order)
         raise ConfigurationError(f"members of federation {name!r} have the roles {roles}, which train models; {advice}")

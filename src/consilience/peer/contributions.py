@@ -37,7 +37,7 @@ class LoopContributions:
         """What these exchanges upload in a round."""
         context, channels = self._context, self._context.channels
         due = [at_round(e, round_) for e in due]
-        seen, samples = one_pass(model, loader, context.charter.classes, any(e.needs_representations for e in due))
+        seen, samples = one_pass(model, loader, context.task, any(e.needs_representations for e in due))
         count = torch.full((), float(samples), device=context.device)
         views, given = dict[str, View](), dict[str, Contribution]()
         for e in due:

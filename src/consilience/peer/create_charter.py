@@ -20,13 +20,14 @@ from consilience.learner.private_uploads import LearnerPrivacy
 from consilience.learner.spec import LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
+from consilience.methods.task_kinds import method_for_kind
 from consilience.models import build_for, model_factory
 from consilience.optimizers import build_optimizer
 from consilience.peer.charter_means import MeanRules
 from consilience.simulation.setup.compatibility import check_roles
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.setup.privacy import check_private
-from consilience.task import Public
+from consilience.task import SINGLE_LABEL, Public, Target
 from consilience.user_code import absolute_name
 from consilience.validation import describe_error
 from consilience.wire import schema
@@ -48,12 +49,12 @@ from consilience.wire.rules import Rules
 
 @dataclass(frozen=True)
 class TaskShape:
-    """What a model is built for: the shape of an input, the number of classes, and the feature width, if it is set.
+    """What a model is built for: the shape of an input, the number of outputs, and the feature width, if it is set.
 
     scaling, labels, columns: how members scale their inputs, and the names of classes and columns, if they are fixed.
     counts: the creator's samples of each class, if they are known; from them comes how much a member may count for.
     learners, public: for a method of several roles, how many members there will be, and the public set as members have
-    it, scaled, (samples, *inputs).
+    it, scaled, (samples, *inputs). target: what is predicted of a sample.
     """
 
     inputs: tuple[int, ...]
@@ -65,6 +66,7 @@ class TaskShape:
     counts: tuple[int, ...] = ()
     learners: int = 0
     public: np.ndarray | None = None
+    target: Target = SINGLE_LABEL
     fields: InputFields | None = None
     """Where an input is several arrays, of whose rows `inputs` is the shape."""
 
@@ -88,6 +90,7 @@ def create_charter(
     """
     settings = dict(method)
     chosen = build_method(absolute_name(settings.pop("name")), settings)
+    chosen = method_for_kind(chosen, task.target.kind)
     _refuse_turns(chosen)
     _refuse_local_only(chosen)
     roles, public = _roles(chosen, task)
@@ -106,7 +109,9 @@ def create_charter(
     merged = merge_channels([learner.channels for learner in learners])
     resist, counts = (means or MeanRules()).apply, () if privacy is not None else task.counts
     channels: dict[str, schema.Channel] = {key: resist(channel, counts) for key, channel in merged.items()}
-    charter = build_charter(name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules)
+    charter = build_charter(
+        name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules, task.target
+    )
     scaling = None if task.scaling is None else ScalingSettings.model_validate(task.scaling.record())
     more: dict[str, Any] = {"privacy": privacy, "scaling": scaling, "labels": task.labels, "columns": task.columns}
     if len(roles) > 1 or public is not None:
@@ -219,6 +224,8 @@ def _learner(
     private = None if privacy is None else LearnerPrivacy(privacy.private, privacy.clip, noise=1.0)
     optimizer = build_optimizer("sgd", 0.1, 0.0, 0.0)
     build = build_for(build, task.fields)
-    learner = Learner(LearnerSpec(build, role, optimizer, task.inputs, name, public=shown, privacy=private))
+    learner = Learner(
+        LearnerSpec(build, role, optimizer, task.inputs, name, public=shown, privacy=private, target=task.target)
+    )
     check_private(learner)
     return learner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from consilience.models import SplitModel
 from consilience.objectives import Objective
 from consilience.peer.called_model import layer_name, split_model
 from consilience.peer.connection import FederationConnection
+from consilience.peer.loop_targets import check_targets
 from consilience.peer.member_method import check_charter_channels
 from consilience.randomness import seed_of
 from consilience.task import Task
@@ -37,7 +39,7 @@ class ExchangeContext:
         self.charter, self.channels = connection.charter, connection.channels
         self.model: SplitModel | None = None
         self._given: nn.Module | None = None
-        self.task = Task(self.charter.classes, self._shared_width())
+        self.task = Task(self.charter.classes, self._shared_width(), target=self.charter.predicted)
         self.device = torch.device("cpu")
         self._received: dict[str, Received] = {}
         self._states: dict[str, dict[str, Tensor]] = {}
@@ -51,7 +53,7 @@ class ExchangeContext:
         """Use this model from now on; refused where its channels are not the federation's. layer: its classifier."""
         if self.model is None or (model is not self.model and model is not self._given):
             split = split_model(model, layer)
-            task = _task_of(split)
+            task = replace(_task_of(split), target=self.charter.predicted)
             self._refuse_other_channels(task, layer_name(split.original, split.classifier))
             self._given, self.model, self.task = model, split, task
         self.follow_model()
@@ -62,16 +64,12 @@ class ExchangeContext:
             raise ConfigurationError("the model is not known yet: give it, consilience.join(url, model=model)")
         return self.model
 
-    @property
-    def classifier(self) -> nn.Linear | None:
-        """The model's classifier, where there is a model."""
-        return None if self.model is None else self.model.classifier
-
     def _refuse_other_channels(self, task: Task, layer: str) -> None:
         name = self.charter.name
         if task.classes != self.charter.classes:
+            what = "classes" if self.charter.kind == "single-label" else f"outputs for {self.charter.kind}"
             raise ConfigurationError(
-                f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}; where "
+                f"your model has {task.classes} {what}, and federation {name!r} has {self.charter.classes}; where "
                 f"another linear layer computes the logits, name it, consilience.join(..., layer=...)"
             )
         own = {e.name: e.channel(task) for e in self._exchanges}
@@ -177,11 +175,12 @@ class ExchangeContext:
             **given,
         )
 
-    def check_batch(self, call: str, features: Tensor, logits: Tensor, targets: Tensor) -> None:
-        """Refuse a mini-batch whose shapes are not those that the federation's exchanges take; call: its name."""
+    def check_batch(self, call: str, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+        """The targets as exchanges take them; a mini-batch of other shapes is refused. call: its name."""
         classes, rows = self.charter.classes, len(features)
-        shaped = features.ndim == 2 and logits.shape == (rows, classes) and targets.shape == (rows,)
-        if not shaped or targets.is_floating_point():
+        shaped = features.ndim == 2 and logits.shape == (rows, classes) and targets.shape[:1] == (rows,)
+        classified = self.charter.kind != "single-label" or (targets.ndim == 1 and not targets.is_floating_point())
+        if not shaped or not classified:
             raise ConfigurationError(
                 f"{call} was given features {tuple(features.shape)}, logits {tuple(logits.shape)} and targets "
                 f"{tuple(targets.shape)} of {targets.dtype}; it takes (rows, width), (rows, {classes}) and (rows,) of "
@@ -194,6 +193,8 @@ class ExchangeContext:
                     f"your features have width {features.shape[1]}, and federation {self.charter.name!r} shares "
                     f"features of width {wrong[0]}; give yours the same width, such as with one more linear layer"
                 )
+        known = self.charter.kind != "single-label"  # values of classes are not read in every step
+        return check_targets(self.task, targets, f"the targets of {call}") if known else targets.long()
 
 
 def _task_of(model: SplitModel) -> Task:

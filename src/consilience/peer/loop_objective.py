@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import View
+from consilience.kinds import kind_of
 from consilience.objectives import Objective
 from consilience.peer.batches import Loader, Unpack
 from consilience.peer.exchange_context import ExchangeContext
@@ -52,7 +53,7 @@ class LoopObjective:
 
     def count_classes(self, loader: Loader, unpack: Unpack | None) -> None:
         """Remember the class shares of the samples of a loader. unpack: makes (inputs, targets) of a batch."""
-        counts = count_classes(loader, self._context.charter.classes, unpack)
+        counts = count_classes(loader, self._context.task, unpack)
         self._state = dict(self.objective.init_state(self._context.task, counts))
         self.keep()
 
@@ -63,14 +64,15 @@ class LoopObjective:
                 f"the objective {self.objective.name!r} of federation {self._context.charter.name!r} needs more than "
                 f"features and logits; compute it in your loop, or take part with the command `consilience join`"
             )
-        self._context.check_batch("loss", features, logits, targets)
+        targets = self._context.check_batch("loss", features, logits, targets)
         with torch.autocast(features.device.type, enabled=False), not_recorded(self._context.classifier):
             return self.objective.loss(self._view(features, logits, targets))
 
     def own_logits(self, features: Tensor, logits: Tensor) -> Tensor:
         """The own answer for samples, (rows, classes)."""
-        unknown = torch.zeros(len(features), dtype=torch.int64, device=features.device)
-        self._context.check_batch("own_logits", features, logits, unknown)
+        task = self._context.task
+        unknown = kind_of(task).example_targets(task, len(features)).to(features.device)
+        unknown = self._context.check_batch("own_logits", features, logits, unknown)
         with torch.autocast(features.device.type, enabled=False):
             return self.objective.own_logits(self._view(features, logits, unknown))
 
@@ -92,5 +94,5 @@ class LoopObjective:
                 f"which are not known yet; call peer.count_classes(loader) once before you train"
             )
         state = {name: tensor.to(features.device) for name, tensor in self._state.items()}
-        seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
+        seen = {"features": features.float(), "logits": logits.float(), "targets": targets}
         return context.view(self.objective, **seen, objective_state=state)

@@ -97,8 +97,10 @@ class LoopTraining:
         targets: those of your model's last forward pass. Without a model in `join`, and for several forward passes at
         once, give features (rows, width) and logits (rows, classes) too.
 
-        It is the cross-entropy, calibrated by your class shares where the method is, and the loss of the private head
-        where it has one. The head's parameters are among `parameters`, and nothing of it is sent.
+        In classification it is the cross-entropy, calibrated by your class shares where the method is, and the loss of
+        the private head where it has one; the head's parameters are among `parameters`, and nothing of it is sent. In
+        multi-label tasks it is the binary cross-entropy, and in a regression the squared error of targets standardized
+        as the charter says, (targets - mean) / std with `charter.target`.
         """
         features, logits, targets, _ = self._read("loss", batch, named)
         return self._objective.loss(features, logits, targets)
@@ -133,12 +135,12 @@ class LoopTraining:
         """
         features, logits, targets, classifier = self._read("penalty", batch, named)
         context = self._context
-        context.check_batch("penalty", features, logits, targets)
+        targets = context.check_batch("penalty", features, logits, targets)
         context.move_to(features.device)
-        seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
+        seen = {"features": features.float(), "logits": logits.float(), "targets": targets}
         total = seen["logits"].new_zeros(())
         round_ = self._round + 1
-        others = not_recorded(context.classifier)
+        others = not_recorded(self.classifier)  # it is applied to others' features
         with torch.autocast(features.device.type, enabled=False), others:  # float32, as answers travel
             for e in (at_round(e, round_) for e in self.exchanges):
                 weight = as_number(e.weight)

@@ -8,6 +8,7 @@ from consilience.config.overrides import parse_method
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.method import Method
 from consilience.methods import build_method
+from consilience.methods.task_kinds import method_for_kind
 from consilience.user_code import is_file_name
 from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, without_local_choices
@@ -15,10 +16,14 @@ from consilience.wire.charter import Charter
 
 
 def member_method(charter: Charter, own: str | Method | None = None) -> Method:
-    """The method a member of the federation uses, with the charter's settings.
+    """The method a member of the federation uses, with the charter's settings, for its kind of task.
 
     own: FILE.py:NAME where the charter's method is from a file, of which every member needs a copy; or a Method.
     """
+    return method_for_kind(_named_method(charter, own), charter.kind)
+
+
+def _named_method(charter: Charter, own: str | Method | None) -> Method:
     settings = dict(charter.method)
     name = str(settings.pop("name"))
     if isinstance(own, Method):

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError
 from consilience.peer.batches import Loader, ModelCall, Unpack, read_batch
 from consilience.peer.called_model import CalledModel
+from consilience.peer.loop_targets import check_targets
+from consilience.task import Task
 
 
-def one_pass(model: CalledModel, loader: Loader, classes: int, represent: bool) -> tuple[dict[str, Tensor], int]:
+def one_pass(model: CalledModel, loader: Loader, task: Task, represent: bool) -> tuple[dict[str, Tensor], int]:
     """Features, logits and targets of every sample, in evaluation mode, and how many samples there are.
 
     represent: whether an exchange needs them; without it, samples are only counted. The model's mode is restored.
@@ -35,14 +37,19 @@ def one_pass(model: CalledModel, loader: Loader, classes: int, represent: bool) 
     if not parts:
         return {}, samples
     features, logits, targets = (torch.cat(several) for several in zip(*parts, strict=True))
-    return {"features": features, "logits": logits, "targets": _classes(targets, classes)}, samples
+    return {
+        "features": features,
+        "logits": logits,
+        "targets": check_targets(task, targets, "the loader's targets"),
+    }, samples
 
 
-def count_classes(loader: Loader, classes: int, unpack: Unpack | None = None) -> Tensor:
+def count_classes(loader: Loader, task: Task, unpack: Unpack | None = None) -> Tensor:
     """How many samples of each class a loader has, (classes,)."""
-    counts = torch.zeros(classes)
+    counts = torch.zeros(task.classes)
     for batch in loader:
-        counts += torch.bincount(_classes(read_batch(batch, unpack)[1], classes).cpu(), minlength=classes)
+        targets = check_targets(task, read_batch(batch, unpack)[1], "the loader's targets")
+        counts += torch.bincount(targets.cpu(), minlength=task.classes)
     if not counts.sum():
         raise ConfigurationError("the loader has no batches: there is nothing to count; give it your training data")
     return counts
@@ -115,14 +122,3 @@ def _refuse_other_rows(model: CalledModel, features: Tensor, samples: int) -> No
 
 def _named(model: CalledModel) -> str:
     return f"layer {model.layer!r} of {type(model.module).__name__}"
-
-
-def _classes(targets: Tensor, classes: int) -> Tensor:
-    """Targets as int64; anything but classes is refused."""
-    if targets.ndim != 1 or targets.is_floating_point() or bool(((targets < 0) | (targets >= classes)).any()):
-        raise ConfigurationError(
-            f"the loader's targets are {targets.dtype} of the shape {tuple(targets.shape)}, from {targets.min()} to "
-            f"{targets.max()}; this federation takes integers from 0 to {classes - 1}, one per sample; if the targets "
-            f"are not the last item of your batches, join with unpack=..., which makes (inputs, targets) of a batch"
-        )
-    return targets.long()

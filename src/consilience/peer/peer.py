@@ -2,12 +2,11 @@
 
     peer = consilience.join(url, model=model)  # the token: in CONSILIENCE_TOKEN, or token=...
     for epoch in range(epochs):
-        peer.refresh()
         for inputs, targets in loader:
             loss = cross_entropy(model(inputs), targets)
             loss = loss + peer.penalty(targets)
             ...
-        peer.share(loader)
+        peer.share(loader)  # uploads, and downloads what others have shared
 
 The peer reads features and logits of your model's last forward pass where its classifier, the linear layer that
 computes the logits, is called. Where that does not fit, give them by hand: `peer.penalty(features, logits, targets,
@@ -72,7 +71,7 @@ def join(
     try:
         return Peer(connection, model, method, layer=layer, unpack=unpack)
     except BaseException:
-        connection.client.close()
+        connection.disconnect()
         raise
 
 
@@ -99,6 +98,7 @@ class Peer(FederationMember, LoopTraining):
         self._privacy = loop_privacy(plan, self.role, charter.name)
         self._contributions = LoopContributions(self._context, self._gradients, self._privacy)
         self._answers = LoopAnswers(connection, self.role, self.exchanges, self._context)
+        self._refreshed = False  # since the last round
         if model is not None:
             self._answers.start_from_common_values()
         elif any(channel.moves for channel in connection.channels.values()):
@@ -115,6 +115,7 @@ class Peer(FederationMember, LoopTraining):
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that you uploaded last. Without it, the call takes at most the timeout of `join`.
         """
+        self._refreshed = True
         found = self._download(self._answers.channels(), self._context.pool_draws(), wait)
         self._answers.receive(found)
         return bool(found)
@@ -131,12 +132,19 @@ class Peer(FederationMember, LoopTraining):
         loader: your training data, as batches of (inputs, targets), of several inputs and the targets, or as mappings
         with labels; one pass is made over it, in evaluation mode, with the model given to `join`, called as you call
         it. wait: the most seconds to wait for the receipt. An upload without a receipt stays pending and is sent with
-        the next call. model: another one, as features + classifier, as `consilience.split` makes them of any network.
+        the next call. If you have not called `refresh` since the last round, it is called now: a loop needs `penalty`
+        and `share` only. model: another one, as features + classifier, as `consilience.split` makes them of any
+        network; with it, nothing is downloaded.
         """
+        by_hand = len(given) + len(named) > 1
         model, loader, wait = self._read_share("share", given, named, wait)
         round_ = self._next_round
         due = [e for e in self.exchanges if e.name in self.role.uploading and round_ % e.every == 0]
-        return self._share(model, loader, round_, due, wait)
+        acknowledged = self._share(model, loader, round_, due, wait)
+        if not by_hand and not self._refreshed:
+            self.refresh()
+        self._refreshed = False
+        return acknowledged
 
     @overload
     def introduce(self, loader: Loader, *, wait: float = 0.0) -> bool: ...

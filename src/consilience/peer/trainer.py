@@ -18,8 +18,8 @@ from consilience.channels import Answer
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
-from consilience.evaluation import accuracy
 from consilience.export import describe_inputs, make_card, write_model
+from consilience.kinds import ACCURACY, Kind, Metric, kind_of
 from consilience.learner.own_answer import own_answer_of
 from consilience.method import Method, Role
 from consilience.peer.connection import FederationConnection
@@ -99,6 +99,10 @@ class FederatedTrainer:
     ) -> None:
         self.connection, self.wait, charter = connection, wait, connection.charter
         self.method = method
+        if data.kind != charter.kind:
+            raise ConfigurationError(
+                f"your data is for {data.kind}, and federation {charter.name!r} is for {charter.kind}"
+            )
         if data.classes != charter.classes:
             raise ConfigurationError(
                 f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}"
@@ -288,18 +292,23 @@ class FederatedTrainer:
             self._model_in = role
 
     def test(self) -> float:
-        """Accuracy on the test set, in %: of the classifier, or where none is trained of a linear probe."""
+        """The score on the test set, in %: of the classifier, or where none is trained of a linear probe."""
         return measure_accuracy(self.main, self.data, labeled=self.labeled)
 
+    @property
+    def metric(self) -> Metric:
+        """The score: accuracy, or what stands in its place."""
+        return _kind(self.main).metric
+
     def test_own(self) -> float | None:
-        """Accuracy of the own answer on data like the member's own, in %; None where it has no own answer."""
+        """The score of the own answer on data like the member's own, in %; None where it has no own answer."""
         role, assigned = self.main, self.main.setup.data
         if not role.learner.role.objective.has_own_answer:
             return None
         if role.learner.role.objective.chooses:
             role.session.choose(*role.data.held_out(role.plan.members.held_out(np.array([0]))[0]))
-        correct = role.session.evaluate(*role.data.tests(), "own").numpy(force=True)
-        return float(accuracy(correct[None], assigned.test_counts, assigned.shares[0])[0])
+        sums = role.session.evaluate(*role.data.tests(), "own").numpy(force=True)
+        return float(_kind(role).score(sums[None], assigned.test_totals, assigned.shares[0])[0])
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -338,6 +347,7 @@ class FederatedTrainer:
             "round": self.round,
             "metrics": {"accuracy": self.test()} | ({} if own_accuracy is None else {"accuracy_own": own_accuracy}),
             "accuracy_source": "classifier" if self.labeled else "scaled",
+            **({} if self.metric == ACCURACY else {"metric": self.metric.key}),
         }
         inputs = describe_inputs(self.main.setup.data.train)
         card = make_card(model, spec.model, spec.named, inputs, config.model.width, trained)
@@ -367,11 +377,16 @@ def _due(role: Role, round_: int, train: bool) -> tuple[str, ...]:
 def measure_accuracy(role: MemberRole, data: SharedData, *, labeled: bool) -> float:
     """Accuracy of a role's model on the test set, in %: of its classifier, or of a probe trained on the data."""
     if labeled:
-        correct = role.session.evaluate(*data.tests()).numpy(force=True)
+        sums = role.session.evaluate(*data.tests()).numpy(force=True)
     else:
         samples = ProbeSamples(data.inputs, data.targets, data.test_inputs, data.test_targets)
-        correct = probe(role.learner, samples, ("scaled",), role.session.key.seed)[0]
-    return float(accuracy(correct[None], role.setup.data.test_counts)[0])
+        sums = probe(role.learner, samples, ("scaled",), role.session.key.seed)[0]
+    return float(_kind(role).score(sums[None], role.setup.data.test_totals)[0])
+
+
+def _kind(role: MemberRole) -> Kind:
+    """The kind of task, which says what the score is."""
+    return kind_of(role.learner.task)
 
 
 def _on_device(role: MemberRole, data: Dataset) -> SharedData:

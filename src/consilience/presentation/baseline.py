@@ -9,12 +9,14 @@ from rich.table import Table
 
 from consilience.presentation.gains import Summary, by_seed, own_by_seed
 from consilience.presentation.paired import Difference, paired_difference
-from consilience.presentation.tables import METRIC_HEADINGS, method_label, new_table, plural
+from consilience.presentation.score_words import metric_headings, metric_of
+from consilience.presentation.tables import method_label, new_table, plural
 
 _CAPTION = (
     "In points: the mean over seeds, and in brackets its 95 % interval (Student's t). Both methods have the same "
     "seeds, hence the same split of the data. If the interval contains 0, there is no clear difference."
 )
+_SCORES = ("accuracy", "accuracy_own")
 _ONE_SEED = "One seed has no interval; more seeds have one: --seeds 5."
 
 
@@ -24,7 +26,7 @@ def differences(summary: Summary, baseline: Summary) -> dict[str, Difference | N
     The own accuracy is compared only between runs with equally many learners: one on all data has no data of its own.
     """
     if summary.get("rounds") != baseline.get("rounds"):
-        return dict.fromkeys(METRIC_HEADINGS)
+        return dict.fromkeys(_SCORES)
     same = summary.get("learners") == baseline.get("learners")
     own = paired_difference(own_by_seed(summary), own_by_seed(baseline)) if same else None
     return {"accuracy": paired_difference(by_seed(summary), by_seed(baseline)), "accuracy_own": own}
@@ -51,11 +53,16 @@ def differences_table(summaries: Sequence[Summary]) -> Table | None:
         return None
     table = new_table(against_title(summaries), against_caption(summaries))
     table.add_column("method", min_width=12)
-    for metric in METRIC_HEADINGS:
-        table.add_column(METRIC_HEADINGS[metric].replace(" %", ""), justify="right", no_wrap=True)
+    for heading in against_headings(summaries):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, cells in rows:
         table.add_row(name, *cells.values())
     return table
+
+
+def against_headings(summaries: Sequence[Summary]) -> list[str]:
+    """The headings of the columns of differences."""
+    return [heading.replace(" %", "") for heading in metric_headings(metric_of(summaries)).values()]
 
 
 def against_title(summaries: Sequence[Summary]) -> str:
@@ -76,7 +83,7 @@ def against_rows(summaries: Sequence[Summary]) -> list[tuple[str, dict[str, str]
     return [
         (
             str(s.get("label") or method_label(s["method"], s["settings"])),
-            {metric: _text(s["against"].get(metric)) for metric in METRIC_HEADINGS},
+            {metric: _text(s["against"].get(metric)) for metric in _SCORES},
         )
         for s in summaries
         if s.get("against")
@@ -84,7 +91,7 @@ def against_rows(summaries: Sequence[Summary]) -> list[tuple[str, dict[str, str]
 
 
 def _found(against: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [against[metric] for metric in METRIC_HEADINGS if against.get(metric)]
+    return [against[metric] for metric in _SCORES if against.get(metric)]
 
 
 def _text(found: Mapping[str, Any] | None) -> str:

@@ -35,12 +35,12 @@ def names_of(rows: Sequence[Row], column: str) -> list[Any]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-def tooltip(name: str, number: bool = False) -> Any:
-    """A line of a tooltip."""
+def tooltip(name: str, number: bool = False, title: str | None = None) -> Any:
+    """A line of a tooltip; title: what it is called, else the column's name."""
     alt = altair()
     if number:
-        return alt.Tooltip(f"{field(name)}:Q", title=name, format=".4~g")
-    return alt.Tooltip(f"{field(name)}:N", title=name)
+        return alt.Tooltip(f"{field(name)}:Q", title=title or name, format=".4~g")
+    return alt.Tooltip(f"{field(name)}:N", title=title or name)
 
 
 def field(name: str) -> str:

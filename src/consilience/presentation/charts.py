@@ -54,7 +54,7 @@ def curves(
     line = base.mark_line(strokeWidth=2, point=_few(rows, x)).encode(
         y=alt.Y(f"{y}:Q", title=title, scale=scale),
         opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
-        tooltip=[tooltip(by), tooltip(x, number=True), tooltip(y, number=True)],
+        tooltip=[tooltip(by), tooltip(x, number=True), tooltip(y, number=True, title=title.removesuffix(", %"))],
         **look,
     )
     chart = line.add_params(picked)
@@ -73,18 +73,18 @@ def curves(
     return direct_labels(chart, labels, _legend(rows, by).to_dict())
 
 
-def over_bytes(rows: Sequence[Row], names: Names = None) -> Chart:
+def over_bytes(rows: Sequence[Row], names: Names = None, score: str = "accuracy") -> Chart:
     """Accuracy against bytes; a method that sends none is a horizontal line.
 
-    Rows: `{method, bytes, accuracy}`, bytes: sent so far.
+    Rows: `{method, bytes, accuracy}`, bytes: sent so far. score: the name of what stands under `accuracy`.
     """
     alt = altair()
     sent = [row for row in rows if row["bytes"] > 0]
     sending = {row["method"] for row in sent}
     silent = {row["method"]: row for row in rows if row["method"] not in sending}  # the last of each
     seen = {
-        "y": alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False)),
-        "tooltip": [tooltip("method"), tooltip("bytes", number=True), tooltip("accuracy", number=True)],
+        "y": alt.Y("accuracy:Q", title=f"{score}, %", scale=alt.Scale(zero=False)),
+        "tooltip": [tooltip("method"), tooltip("bytes", number=True), tooltip("accuracy", number=True, title=score)],
         **_line_look(rows, names),
     }
     scale, axis = alt.Scale(type="log", nice=False), bytes_axis([row["bytes"] for row in sent])
@@ -112,25 +112,26 @@ def sent_by_round(rows: Sequence[Row], names: Names = None) -> Chart:
     return lines.add_params(picked)
 
 
-def spread(rows: Sequence[Row], names: Names = None) -> Chart:
+def spread(rows: Sequence[Row], names: Names = None, score: str = "accuracy") -> Chart:
     """The spread across learners: a tick per learner, and a box plot, by method.
 
-    Rows: `{method, accuracy}`, one per learner, and optionally `learner`.
+    Rows: `{method, accuracy}`, one per learner, and optionally `learner`. score: the name of what stands under
+    `accuracy`.
     """
     alt = altair()
     base = alt.Chart(chart_data(rows), width=WIDTH, height=34 * len(names_of(rows, "method"))).encode(
-        x=alt.X("accuracy:Q", title="accuracy of a learner, %", scale=alt.Scale(zero=False)),
+        x=alt.X("accuracy:Q", title=f"{score} of a learner, %", scale=alt.Scale(zero=False)),
         y=alt.Y("method:N", title=None, sort=names_of(rows, "method")),
         color=alt.Color("method:N", legend=None, scale=_known(rows, names)),
     )
     box = base.mark_boxplot(extent="min-max", size=18, opacity=0.45)
-    tips = [tooltip("method"), tooltip("learner"), tooltip("accuracy", number=True)]
+    tips = [tooltip("method"), tooltip("learner"), tooltip("accuracy", number=True, title=score)]
     return alt.layer(box, base.mark_tick(thickness=2, size=26).encode(tooltip=tips))
 
 
-def class_counts_heatmap(rows: Sequence[Row]) -> Chart:
-    """The samples of each class of each learner. Rows: `{learner, class, samples}`."""
-    return heatmap(rows, "class", "learner", "samples", zero=True)
+def class_counts_heatmap(rows: Sequence[Row], group: str = "class") -> Chart:
+    """The samples of each class of each learner. Rows: `{learner, class, samples}`; group: what is called class."""
+    return heatmap(rows, group, "learner", "samples", zero=True)
 
 
 def losses(rows: Sequence[Row], names: Names = None) -> Chart:
@@ -182,7 +183,7 @@ def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None =
     return alt.layer(cells, words)
 
 
-def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart:
+def probes(rows: Sequence[Row], names: Names = None, by: str = "probe", score: str = "accuracy") -> Chart:
     """The accuracy of each probe over rounds: a method has a color and shape, a probe has dashes.
 
     Rows: `{method, by, round, accuracy}`; `by`: the column with the probe, or with another kind of prediction.
@@ -190,9 +191,14 @@ def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart
     alt = altair()
     base, picked = _lines(rows, "round", "method")
     shown = {
-        "y": alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False)),
+        "y": alt.Y("accuracy:Q", title=f"{score}, %", scale=alt.Scale(zero=False)),
         "opacity": alt.condition(picked, alt.value(1), alt.value(0.1)),
-        "tooltip": [tooltip("method"), tooltip(by), tooltip("round", number=True), tooltip("accuracy", number=True)],
+        "tooltip": [
+            tooltip("method"),
+            tooltip(by),
+            tooltip("round", number=True),
+            tooltip("accuracy", number=True, title=score),
+        ],
     }
     about = {"title": None, "legend": alt.Legend(values=names_of(rows, "method"), symbolSize=70, symbolOpacity=1)}
     color = alt.Color("method:N", scale=_known(rows, names), **about)

@@ -13,6 +13,7 @@ from consilience.data.heterogeneity import SYMBOLS
 from consilience.data.local_datasets import LocalDatasets
 from consilience.data.scaling import Scaling
 from consilience.input_fields import InputFields
+from consilience.kinds import kind_named
 from consilience.presentation.tables import new_table
 
 _LEARNERS = 10  # rows of a picture
@@ -40,9 +41,9 @@ def headline(record: Mapping[str, Any]) -> str:
 def classes_table(record: Mapping[str, Any]) -> Table:
     """The classes of a data set and how many samples each has; of characters the commonest ones."""
     table = new_table()
-    for heading in ("class", "name", "training", "test"):
+    for heading in (_group_word(record), "name", "training", "test"):
         table.add_column(heading, justify="right" if heading != "name" else "left", no_wrap=True)
-    labels = record["labels"] or ["" for _ in record["class_counts"]]
+    labels = record.get("groups") or record["labels"] or ["" for _ in record["class_counts"]]
     rows = list(enumerate(zip(labels, record["class_counts"], record["test_class_counts"], strict=True)))
     if record["alphabet"] and len(rows) > _LINES:
         rows = sorted(rows, key=lambda row: -row[1][1])[:_LINES]
@@ -52,16 +53,21 @@ def classes_table(record: Mapping[str, Any]) -> Table:
     return table
 
 
+def _group_word(record: Mapping[str, Any]) -> str:
+    """What groups of samples are: classes, labels or bins."""
+    return kind_named(record["target"]["kind"]).group if "target" in record else "class"
+
+
 def partition_table(local: LocalDatasets, labels: Sequence[str], owners: Sequence[str]) -> Table:
     """The samples of each class of each learner; shorter if there are many classes."""
-    if owners or local.classes > _WIDEST:
-        return _in_short(local, labels or [str(c) for c in range(local.classes)], owners)
-    table = new_table()
     counts = local.class_counts()
-    for heading in ("learner", *(labels or map(str, range(counts.shape[1]))), "all"):
+    if owners or counts.shape[1] > _WIDEST:
+        return _in_short(local, labels, owners)
+    table = new_table()
+    for heading in ("learner", *labels, "all"):
         table.add_column(heading, justify="right", no_wrap=True)
     for who, row in enumerate(counts):
-        table.add_row(str(who), *map(str, row), str(row.sum()))
+        table.add_row(str(who), *map(str, row), str(len(local.parts[who])))
     return table
 
 
@@ -72,9 +78,9 @@ def _in_short(local: LocalDatasets, names: Sequence[str], owners: Sequence[str])
         table.add_column(heading, justify="left" if heading in ("most often", "owner") else "right", no_wrap=True)
     for who, row in enumerate(counts[:_LINES]):
         often = ", ".join(names[c] for c in np.argsort(-row, kind="stable")[:_OFTEN] if row[c])
-        table.add_row(str(who), f"{row.sum():,}", str((row > 0).sum()), often, *owners[who : who + 1])
+        table.add_row(str(who), f"{len(local.parts[who]):,}", str((row > 0).sum()), often, *owners[who : who + 1])
     if len(counts) > _LINES:
-        rest = counts[_LINES:].sum(1)
+        rest = np.array([len(part) for part in local.parts[_LINES:]])
         table.caption = f"and {len(rest):,} more, {rest.min():,} to {rest.max():,} samples each"
         table.caption_justify = "left"
     return table
@@ -99,10 +105,12 @@ def distances_table(distances: dict[str, dict[str, Any]]) -> Table:
 def learners_grid(local: LocalDatasets) -> np.ndarray:
     """Pictures as learners have them, (learners x classes, channels, height, width): one of each class, or a blank."""
     learners = local.parts[:_LEARNERS]
-    grid = np.full((len(learners), local.classes, *local.inputs.shape[1:]), np.nan, dtype=np.float32)
+    groups = local.class_counts().shape[1]
+    grid = np.full((len(learners), groups, *local.inputs.shape[1:]), np.nan, dtype=np.float32)
     for who, part in enumerate(learners):
-        for label in np.unique(local.targets[part]):
-            grid[who, label] = local.inputs[part[np.argmax(local.targets[part] == label)]]
+        for group in range(groups):
+            if len(mine := local.in_group(group, part)):
+                grid[who, group] = local.inputs[mine[0]]
     return grid.reshape(-1, *local.inputs.shape[1:])
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, DataError
+from consilience.kinds import kind_of
 from consilience.validation import check_integer
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ def grid_of(data: Dataset, per_class: int) -> NDArray[np.float32]:
             f"data set {data.name!r}: inputs of the shape {data.shape} are not images (channels, height, width) "
             f"and cannot be drawn"
         )
-    grid = np.full((data.classes, per_class, *data.shape), np.nan, dtype=np.float32)
+    grid = np.full((data.groups, per_class, *data.shape), np.nan, dtype=np.float32)
     for label, row in enumerate(grid):
-        mine = data.inputs[np.flatnonzero(data.targets == label)[:per_class]]
+        there = kind_of(data.target).in_groups(data.target, data.targets, [label])
+        mine = data.inputs[np.flatnonzero(there)[:per_class]]
         row[: len(mine)] = mine
     return grid.reshape(-1, *data.shape)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from consilience.kinds.metric import ACCURACY
 from consilience.presentation.gains import (
     ALONE,
     CENTRALIZED,
@@ -24,6 +25,7 @@ from consilience.presentation.gains import (
 from consilience.presentation.method_looks import spoken_name
 from consilience.presentation.paired import Difference, paired_difference
 from consilience.presentation.ranking import RANKINGS, TEST_CHOSE, rank, ranked_by
+from consilience.presentation.score_words import in_words_of, metric_of, percent_of
 from consilience.presentation.tables import format_bytes, method_label, plural
 
 _DEFAULT, _FEDAVG = "consilience", "fedavg"
@@ -110,10 +112,15 @@ def _named(lead: Summary, known: Sequence[Summary]) -> list[Summary]:
 def _headline(named: Sequence[Summary], known: Sequence[Summary]) -> str:
     """The accuracy and the bytes of the methods that matter; the lead is the first."""
     lead, *others = named
+    metric = metric_of(known)
     clauses = [f"{spoken_name(_label(s))} {s['accuracy']['mean']:.1f} %{_for_bytes(s)}" for s in others]
     exchanging = [s for s in known if s["bytes_total"] > 0]
-    chosen = f", the most accurate of {len(exchanging)}," if exchanging[1:] and lead["method"] != _DEFAULT else ""
-    first = f"{_first_name(lead)}{chosen} reaches {lead['accuracy']['mean']:.1f} %{_for_bytes(lead)}"
+    chosen = (
+        in_words_of(metric, f", the most accurate of {len(exchanging)},")
+        if exchanging[1:] and lead["method"] != _DEFAULT
+        else ""
+    )
+    first = f"{_first_name(lead)}{chosen} reaches {percent_of(metric, lead['accuracy']['mean'])}{_for_bytes(lead)}"
     many = plural(max(int(s["learners"]) for s in known), "learner")
     return f"With {many} on {Path(lead['data']).name}, {'; '.join([first, *clauses])}."
 
@@ -122,6 +129,8 @@ def _own(named: Sequence[Summary]) -> str:
     """The own accuracies; one model on all data has none."""
     known = [s for s in named if s["method"] != CENTRALIZED and s["accuracy_own"]["mean"] is not None]
     clauses = [f"{spoken_name(_label(s))} {s['accuracy_own']['mean']:.1f} %" for s in known]
+    if clauses and metric_of(known) != ACCURACY:
+        return f"Own answers, {metric_of(known).name} on data like each learner's own: {'; '.join(clauses)}."
     return f"Own answers, on data like each learner's own: {'; '.join(clauses)}." if clauses else ""
 
 
@@ -132,9 +141,7 @@ def _helped(lead: Summary, known: Sequence[Summary]) -> str:
         run = f"no run of {ALONE}, which learns alone,"
         return f"Not known whether it helps: there is {run} with the same data, learners, rounds and seeds."
     name = _capital(spoken_name(_label(lead)))
-    size = (
-        f"{abs(difference.mean):.1f} points {'more' if difference.mean >= 0 else 'less'} accurate than learning alone"
-    )
+    size = f"{_accurate(difference, lead)} than learning alone"
     if difference.seeds == 1:
         return f"{name} is {size} on everybody's data, in one seed. {_MORE_SEEDS}."
     if not difference.clear:
@@ -142,6 +149,12 @@ def _helped(lead: Summary, known: Sequence[Summary]) -> str:
         return f"No clear difference on everybody's data: {_lower(name)} is {size} ({difference.interval()}).{few}"
     verdict = "Yes" if difference.mean > 0 else "No"
     return f"{verdict}: on everybody's data {_lower(name)} is {size} ({difference.interval()})."
+
+
+def _accurate(difference: Difference, of: Summary) -> str:
+    """How much more accurate a run is than another."""
+    size = f"{abs(difference.mean):.1f} points {'more' if difference.mean >= 0 else 'less'} accurate"
+    return in_words_of(metric_of([of]), size)
 
 
 def _whom(lead: Summary, gain: Gain | None) -> str:
@@ -174,14 +187,14 @@ def _cost(lead: Summary, known: Sequence[Summary]) -> str:
         ratio = fedavg["bytes_total"] / lead["bytes_total"]
         amount = f"{ratio:.1f} times as much" if ratio >= 1 else f"{ratio:.0%} of that".replace("%", " %")
         difference = paired_difference(by_seed(fedavg), by_seed(lead))
-        words.append(f"{spoken_name(_label(fedavg))} sends {amount}{_compared(difference)}.")
+        words.append(f"{spoken_name(_label(fedavg))} sends {amount}{_compared(difference, lead)}.")
     return " ".join(words)
 
 
-def _compared(difference: Difference | None) -> str:
+def _compared(difference: Difference | None, of: Summary) -> str:
     if difference is None:
         return ""
-    size = f" and is {abs(difference.mean):.1f} points {'more' if difference.mean >= 0 else 'less'} accurate"
+    size = f" and is {_accurate(difference, of)}"
     unclear = ", no clear difference" if difference.seeds > 1 and not difference.clear else ""
     return f"{size}{unclear} ({difference.interval()})"
 
@@ -202,7 +215,8 @@ def _lowered(known: Sequence[Summary], gain: dict[str, Gain | None]) -> list[str
         return []
     which = "" if len(doubtful) == len(found) else f": {_joined(doubtful)}"
     doubt = f" Not certain with so few seeds{which}."
-    return [f"Working together lowers accuracy on own data: {'; '.join(found)}.{doubt if doubtful else ''}"]
+    what = f"Working together lowers {metric_of(known).name} on own data"
+    return [f"{what}: {'; '.join(found)}.{doubt if doubtful else ''}"]
 
 
 def _notes(summaries: Sequence[Summary]) -> list[str]:
@@ -225,9 +239,10 @@ def _best_setting(known: Sequence[Summary], tried: int) -> str:
     best, worst = ranked[0], ranked[-1]
     where = f"With {plural(int(best['learners']), 'learner')} on {Path(best['data']).name}"
     tests = f" ({best['accuracy']['mean']:.1f} % on the test set)" if metric == "accuracy_validation" else ""
+    ranking = in_words_of(metric_of(known), RANKINGS[metric])
     return (
         f"{where}, {_setting(best)} is the best of {plural(tried, 'setting')} of {best['method']} by "
-        f"{RANKINGS[metric]}: {best[metric]['mean']:.1f} %{tests}{_for_bytes(best)}; the worst is {_setting(worst)}: "
+        f"{ranking}: {best[metric]['mean']:.1f} %{tests}{_for_bytes(best)}; the worst is {_setting(worst)}: "
         f"{worst[metric]['mean']:.1f} %{_for_bytes(worst)}."
     )
 
@@ -235,7 +250,11 @@ def _best_setting(known: Sequence[Summary], tried: int) -> str:
 def _unclear(known: Sequence[Summary]) -> tuple[str, ...]:
     """Whether test data chose the best setting of a sweep, and whether it is clearly better than the second."""
     metric = ranked_by(known)
-    chosen = () if metric == "accuracy_validation" else (_capital(TEST_CHOSE.format(metric=RANKINGS[metric])) + ".",)
+    chosen = (
+        ()
+        if metric == "accuracy_validation"
+        else (_capital(in_words_of(metric_of(known), TEST_CHOSE.format(metric=RANKINGS[metric]))) + ".",)
+    )
     first, *others = rank(known)
     difference = paired_difference(by_seed(first, metric), by_seed(others[0], metric)) if others else None
     if difference is None or difference.clear:

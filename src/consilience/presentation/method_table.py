@@ -12,10 +12,12 @@ from rich.table import Table
 from consilience.config.overrides import parse_method
 from consilience.config.parts import DEFAULT_MODELS
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.kinds import ALL_KINDS
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
 from consilience.learner.split_messages import message_bytes
 from consilience.methods import METHODS, build_method, method_names, settings_as_text
+from consilience.methods.task_kinds import kinds_of
 from consilience.models import build_model
 from consilience.optimizers import Adam
 from consilience.presentation.tables import format_bytes, new_table
@@ -70,11 +72,17 @@ def _entry(
         "method": built.name,
         "summary": built.summary,
         "leaves": built.describe_upload(),
+        "kinds": list(kinds_of(built)),
         "settings": settings_as_text(method) | settings,
         "data": data,
         "model": model,
         "message_bytes": cost,
     }
+
+
+def describe_kinds(kinds: Sequence[str]) -> str:
+    """The kinds of tasks that a method serves, in a few words."""
+    return "all" if len(kinds) == len(ALL_KINDS) else ", ".join(kinds)
 
 
 def catalog_table(rows: list[dict[str, Any]]) -> Table:
@@ -83,13 +91,18 @@ def catalog_table(rows: list[dict[str, Any]]) -> Table:
     sizes = f"public sets of {_PUBLIC:,} samples, split learning per batch of {_BATCH}"
     table = new_table(f"Methods; bytes per learner and round for {task}, {sizes}")
     table.padding = (0, 1, 1, 0)
-    for heading in ("method", "what it does", "what a learner uploads"):
+    for heading in ("method", "what it does", "what a learner uploads", "tasks"):
         table.add_column(heading, no_wrap=heading == "method")
     table.add_column("upload", justify="right", no_wrap=True)
     table.add_column("download", justify="right", no_wrap=True)
     for row in rows:
         cost = row["message_bytes"]
         table.add_row(
-            row["method"], row["summary"], row["leaves"], format_bytes(cost["up"]), format_bytes(cost["down"])
+            row["method"],
+            row["summary"],
+            row["leaves"],
+            describe_kinds(row["kinds"]),
+            format_bytes(cost["up"]),
+            format_bytes(cost["down"]),
         )
     return table

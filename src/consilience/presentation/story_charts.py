@@ -22,16 +22,17 @@ _OUTCOMES = {0: ("helped", "triangle-up"), 1: ("harmed", "triangle-down"), 8: ("
 _ROW = 34
 
 
-def accuracy_against_bytes(rows: Sequence[Row], names: Sequence[str]) -> Chart:
+def accuracy_against_bytes(rows: Sequence[Row], names: Sequence[str], score: str = "accuracy") -> Chart:
     """The final accuracy of each method against its bytes; references, which have no cost, are horizontal lines.
 
     Rows: `{method, bytes, accuracy, spread, reference}`; spread: over seeds, or None; reference: the text of a line, or
-    "". names: the labels in the order of their looks.
+    "". names: the labels in the order of their looks. score: the name of what stands under `accuracy`.
     """
     alt = altair()
     lines, points = [r for r in rows if r["reference"]], [r for r in rows if not r["reference"]]
     placed, across, up = _placed(rows, lines, points)
-    tips = [tooltip("method"), tooltip("bytes", number=True), tooltip("accuracy", number=True)]
+    up = {"title": f"{score}, %", **up}
+    tips = [tooltip("method"), tooltip("bytes", number=True), tooltip("accuracy", number=True, title=score)]
     base = alt.Chart(chart_data(placed)).encode(x=alt.X("place:Q", **across), y=alt.Y("accuracy:Q", **up), tooltip=tips)
     look = {"title": None, "legend": None}
     shapes = alt.Scale(domain=list(names), range=[CLOSED_SHAPES[i % len(CLOSED_SHAPES)] for i in range(len(names))])
@@ -106,7 +107,7 @@ def _mean_row(name: str, rows: Sequence[Row]) -> dict[str, Any]:
 def _placed(
     rows: Sequence[Row], lines: Sequence[Row], points: Sequence[Row]
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """Points with positions and offsets of their names, and title, scale and ticks of both axes."""
+    """Points with positions and offsets of their names, and scale and ticks of both axes."""
     alt = altair()
     sent = [row["bytes"] for row in points if row["bytes"] > 0]
     low, high = min(sent, default=1.0), max(sent, default=1.0)
@@ -135,7 +136,7 @@ def _placed(
     axis = bytes_axis(sent, nothing if silent else None)
     scale = alt.Scale(type="log", domain=[left, right], nice=False)
     across = {"title": "bytes of the federation, both ways", "scale": scale, "axis": axis}
-    return placed, across, {"title": "accuracy, %", "scale": alt.Scale(domain=[bottom, top], nice=False)}
+    return placed, across, {"scale": alt.Scale(domain=[bottom, top], nice=False)}
 
 
 def _aligned(dx: float, half: float) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from consilience.kinds.metric import ACCURACY
 from consilience.presentation.gains import CENTRALIZED, Gain, Summary, gains, is_control
 from consilience.presentation.ranking import RANKINGS, rank, ranked_by
+from consilience.presentation.score_words import in_words_of, metric_headings, metric_of
 
 OPTIONAL_METRICS = {
     "accuracy_validation": (
@@ -24,13 +26,11 @@ OPTIONAL_METRICS = {
     "top5": ("top-5\n%", "Top-5: accuracy of the five most likely classes."),
     "f1": ("macro\nF1 %", "Macro F1: mean over classes of the harmonic mean of precision and recall."),
     "auc": ("AUC\n%", "AUC: area under the ROC curve, one class against the rest, mean over classes."),
+    "rmse": ("RMSE", "RMSE: root of the mean squared error, in the unit of the target; less is better."),
     "dependence": ("dcor", "Dcor: distance correlation of the inputs and the output of the watched layer."),
 }
 """Metrics that only some runs record: the heading of the column, and its meaning."""
 
-METRIC_HEADINGS = {"accuracy": "accuracy %", "accuracy_own": "own accuracy %"}
-"""The headings of the two accuracies: of the common answer on common data, and of the own answer on own data."""
-_ACCURACY, _OWN = (heading.replace(" ", "\n") for heading in METRIC_HEADINGS.values())
 _SPREAD = "spread\nacross\nlearners"
 _UPLOAD, _DOWNLOAD = "upload\nper\nround", "download\nper\nround"
 
@@ -91,11 +91,12 @@ def _comparison_table(summaries: Sequence[Summary], left_out: Sequence[str]) -> 
 
 def _comparison_cells(s: Summary, gain: Gain | None, gained: bool) -> dict[str, tuple[str, str]]:
     """The columns of a run: heading and cell by key."""
+    headings = narrow_headings([s])
     counts: dict[str, tuple[str, str]] = {which: (which, format_count(gain, which)) for which in GAIN_COLUMNS}
     return {
-        "accuracy": (_ACCURACY, _with_spread(s["accuracy"])),
+        "accuracy": (headings["accuracy"], _with_spread(s["accuracy"])),
         "spread": (_SPREAD, _percent(s["accuracy"]["std_learners"])),
-        "own": (_OWN, _percent(s["accuracy_own"]["mean"])),
+        "own": (headings["accuracy_own"], _percent(s["accuracy_own"]["mean"])),
         **(counts if gained else {}),
         **{key: (heading, format_optional(s, key)) for key, (heading, _) in OPTIONAL_METRICS.items()},
         "knn": ("kNN", _percent(s.get("probes", {}).get("knn", {}).get("mean"))),
@@ -104,6 +105,11 @@ def _comparison_cells(s: Summary, gain: Gain | None, gained: bool) -> dict[str, 
         "total": ("total", format_bytes(s["bytes_total"])),
         "time": ("time", f"{s['seconds']['total']:.1f} s"),
     }
+
+
+def narrow_headings(summaries: Sequence[Summary]) -> dict[str, str]:
+    """The headings of the two scores, a word per line."""
+    return {key: heading.replace(" ", "\n") for key, heading in metric_headings(metric_of(summaries)).items()}
 
 
 def best_row(summaries: Sequence[Summary]) -> int | None:
@@ -145,7 +151,14 @@ def _caption(summaries: Sequence[Summary], more: Sequence[str], gained: bool) ->
         sentences.append("*: most accurate.")
     sentences += gain_captions(summaries) if gained else []
     sentences += privacy_captions(summaries)
-    return " ".join([*sentences, *(OPTIONAL_METRICS[key][1] for key in more)])
+    return " ".join([*(in_words_of(metric_of(summaries), each) for each in sentences), *meanings(summaries, more)])
+
+
+def meanings(summaries: Sequence[Summary], more: Sequence[str]) -> list[str]:
+    """What the score is where it is not accuracy, and what the optional metrics are."""
+    metric = metric_of(summaries)
+    score = [] if metric == ACCURACY else [f"{metric.name}: {metric.meaning}."]
+    return [*score, *(OPTIONAL_METRICS[key][1] for key in more)]
 
 
 def gain_captions(summaries: Sequence[Summary]) -> list[str]:
@@ -176,8 +189,10 @@ def optional_metrics(summaries: Sequence[Summary]) -> list[str]:
 
 
 def format_optional(summary: Summary, key: str) -> str:
-    """An optional metric of one run: in percent, or a distance correlation from 0 to 1."""
+    """An optional metric of one run: in percent, a distance correlation from 0 to 1, or in the unit of the target."""
     mean = _mean(summary, key)
+    if key == "rmse" and mean is not None:
+        return f"{mean:.4g}"
     return f"{mean:.2f}" if key == "dependence" and mean is not None else _percent(mean)
 
 
@@ -191,7 +206,7 @@ def groups_table(summaries: Sequence[Summary]) -> Table:
     table = new_table("By group of learners")
     for heading in ("learners", "model", "method"):
         table.add_column(heading)
-    for heading in (_ACCURACY, _OWN, _UPLOAD, _DOWNLOAD):
+    for heading in (*narrow_headings(summaries).values(), _UPLOAD, _DOWNLOAD):
         table.add_column(heading, justify="right", no_wrap=True)
     with_groups = [s for s in summaries if s.get("groups")]
     repeated = len({s["method"] for s in with_groups}) < len(with_groups)  # then their settings tell them apart
@@ -218,7 +233,8 @@ def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
     for key in first["set"]:
         table.add_column(key, justify="right")
     metrics = (OPTIONAL_METRICS[key][0] for key in more)
-    for heading in (_ACCURACY, _SPREAD, _OWN, *metrics, _UPLOAD, _DOWNLOAD, ""):
+    score, own = narrow_headings(outcomes).values()
+    for heading in (score, _SPREAD, own, *metrics, _UPLOAD, _DOWNLOAD, ""):
         table.add_column(heading, justify="right", no_wrap=True)
     for place, s in enumerate(ranked[:most]):
         table.add_row(
@@ -244,13 +260,14 @@ def _sweep_title(outcomes: Sequence[Summary]) -> str:
 
 
 def _sweep_caption(outcomes: Sequence[Summary], more: Sequence[str], hidden: int) -> str:
-    sentences = [SWEEP_CAPTION, *(OPTIONAL_METRICS[key][1] for key in more)]
+    sentences = [SWEEP_CAPTION]
     metric = ranked_by(outcomes)
     chosen = "" if metric == "accuracy_validation" else ", which is too good for the best one: see `validation`"
     sentences.append(f"Settings are ranked by {RANKINGS[metric]}{chosen}.")
     if hidden > 0:
         sentences.append(f"{hidden} more are in the tidy file.")
-    return " ".join(sentences)
+    said = [in_words_of(metric_of(outcomes), each) for each in sentences]
+    return " ".join([said[0], *meanings(outcomes, more), *said[1:]])
 
 
 def _model_names(names: str) -> str:

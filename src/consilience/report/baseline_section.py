@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from consilience.presentation.baseline import add_differences, against_caption, against_rows, against_title
-from consilience.presentation.tables import METRIC_HEADINGS
+from consilience.presentation.baseline import (
+    add_differences,
+    against_caption,
+    against_headings,
+    against_rows,
+    against_title,
+)
 from consilience.report.runs import ReportedRun
 from consilience.report.section import Section
 
@@ -21,7 +26,7 @@ def baseline_sections(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Sect
             yield Section(
                 against_title(found),
                 table=[
-                    {"method": name} | {METRIC_HEADINGS[key].removesuffix(" %"): cell for key, cell in cells.items()}
+                    {"method": name} | dict(zip(against_headings(found), cells.values(), strict=True))
                     for name, cells in rows
                 ],
                 explanation=against_caption(found),

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from consilience.data import Dataset
 from consilience.errors import ConfigurationError, DataError, TrainingError
+from consilience.kinds import kind_of
 from consilience.simulation.records.export import SavedRun, read_saved_run
 
 SAMPLES = 300
@@ -42,9 +42,12 @@ def map_features(run: SavedRun, samples: int = SAMPLES) -> FeatureMap:
     if run.learners < 2:
         raise ConfigurationError("the run has one learner, and a map compares the features of two")
     data = run.data
-    chosen = _select_samples(data, samples)
+    if data.kind == "multi-label":
+        raise ConfigurationError("a map colors samples by their class, and these have several labels each")
+    groups = kind_of(data.target).strata(data.target, data.test_targets)  # (tests,) classes or bins
+    chosen = _select_samples(groups, samples)
     features = [run.features(who, data.test_inputs[chosen]) for who in (0, 1)]
-    names = [data.labels[c] if data.labels else str(c) for c in data.test_targets[chosen]]
+    names = [data.group_names[group] for group in groups[chosen]]
     rows = [
         {"x": float(x), "y": float(y), "learner": who, "class": name}
         for who, places in enumerate(_embed(features))
@@ -53,9 +56,9 @@ def map_features(run: SavedRun, samples: int = SAMPLES) -> FeatureMap:
     return FeatureMap(rows, _describe(run, len(chosen)), np.stack(features))
 
 
-def _select_samples(data: Dataset, samples: int) -> np.ndarray:
+def _select_samples(groups: np.ndarray, samples: int) -> np.ndarray:
     """Evenly spaced indices of test samples of the first classes."""
-    there = np.flatnonzero(data.test_targets < _MAX_CLASSES)
+    there = np.flatnonzero(groups < _MAX_CLASSES)
     if len(there) > samples:
         there = there[np.linspace(0, len(there) - 1, samples).round().astype(int)]
     if 2 * len(there) < _MIN_POINTS:
@@ -82,7 +85,7 @@ def _embed(features: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _describe(run: SavedRun, samples: int) -> str:
-    classes = run.data.classes
+    classes = run.data.groups
     some = f" of the first {_MAX_CLASSES} of {classes} classes" if classes > _MAX_CLASSES else ""
     after = f"after round {run.round}{run.which}"
     return f"Features of {samples} test samples{some} at learners 0 and 1, {after}, embedded together by t-SNE."

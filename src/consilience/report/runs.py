@@ -16,6 +16,7 @@ import numpy as np
 
 from consilience.config.config import Config
 from consilience.errors import CheckpointError, ConsilienceError
+from consilience.kinds import ACCURACY, kind_named
 from consilience.methods import build_method
 from consilience.presentation.tables import OPTIONAL_METRICS, method_label, plural
 from consilience.report.metrics import RunMetrics
@@ -259,6 +260,7 @@ def _summary_so_far(run: RunFolder, config: Config | None, metrics: RunMetrics) 
         "settings": config.method.settings if config else {},
         "rounds": metrics.rounds,
         "seeds": len(metrics.seeds),
+        "metric": _metric_key(run),
         "accuracy": {**_last(metrics, "accuracy"), "std_learners": float(np.mean(spread)) if spread else None},
         "accuracy_own": _last(metrics, "accuracy_own"),
         "probes": {probe: found for probe, found in probes.items() if found["mean"] is not None},
@@ -297,13 +299,23 @@ def _last(metrics: RunMetrics, name: str) -> dict[str, float | None]:
     return {"mean": last[name], "std_seeds": last[name] - last["low"] if several else None}
 
 
+def _metric_key(run: RunFolder) -> str:
+    """The score of a run without a result, as its data says; accuracy where that cannot be read."""
+    try:
+        found = json.loads((run.path / PROVENANCE).read_text(encoding="utf-8"))["data"]["target"]
+        return kind_named(found["kind"]).metric.key
+    except (ConsilienceError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ACCURACY.key
+
+
 def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
     file = run.path / PROVENANCE
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         first = found["class_counts"][min(found["class_counts"], key=int)]
         table = np.asarray(first, dtype=np.int64)  # (learners, classes)
-        names = [str(name) for name in found["data"]["labels"]] or [str(c) for c in range(table.shape[-1])]
+        named = found["data"].get("groups") or found["data"]["labels"]
+        names = [str(name) for name in named] or [str(c) for c in range(table.shape[-1])]
         if table.ndim != 2 or not table.size or len(names) != table.shape[1]:
             raise ValueError("its class counts are not a table of learners and classes")
         case = found["case"]
@@ -311,7 +323,15 @@ def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
             f"case {case['figure']} of the nine: {case['description']}" if case["figure"] else str(case["description"])
         )
         split = ", ".join(str(found[key]) for key in ("partition", "shift") if found[key] != "none")
-        return {"table": table, "labels": names, "case": said, "split": split, "data": str(found["data"]["name"])}
+        group = kind_named(found["data"].get("target", {"kind": "single-label"})["kind"]).group
+        return {
+            "table": table,
+            "labels": names,
+            "group": group,
+            "case": said,
+            "split": split,
+            "data": str(found["data"]["name"]),
+        }
     except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         notes.append(f"{file} cannot be read ({why}). The split of the data is not shown.")

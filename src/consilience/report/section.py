@@ -154,7 +154,8 @@ def _table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
     for i, row in enumerate(rows):
         first, *rest = (escape(_cell(row.get(key))) for key in columns)
         cells = "".join(f"<td{_kind(numeric[key])}>{cell}</td>" for key, cell in zip(columns[1:], rest, strict=True))
-        mark = ' <b class="badge">most accurate</b>' if i == best else ""
+        badge = "most accurate" if "accuracy %" in columns else "best"
+        mark = f' <b class="badge">{badge}</b>' if i == best else ""
         body.append(f'<tr{" class=best" if i == best else ""}><th scope="row">{first}{mark}</th>{cells}</tr>')
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 

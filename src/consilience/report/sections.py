@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from consilience.kinds import Metric
 from consilience.presentation import charts
 from consilience.presentation.gains import is_control
 from consilience.presentation.method_looks import look_order
 from consilience.presentation.ranking import rank
+from consilience.presentation.score_words import metric_of
 from consilience.presentation.tables import OPTIONAL_METRICS
 from consilience.report.audit_section import audit_sections
 from consilience.report.baseline_section import baseline_sections
@@ -125,25 +127,26 @@ def _settings(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     if len(swept) != len(runs) or len(axes) != 2 or len({str(s["set"]) for s in swept}) != len(swept):
         return
     rows = [{key: str(s["set"].get(key)) for key in axes} | {"accuracy": s["accuracy"]["mean"]} for s in swept]
-    chart = charts.heatmap(rows, axes[1], axes[0], "accuracy", title="accuracy, %")
-    yield Section("Accuracy by setting", figure=chart, name=f"{prefix}settings")
+    metric = metric_of(swept)
+    chart = charts.heatmap(rows, axes[1], axes[0], "accuracy", title=f"{metric.name}, %")
+    yield Section(f"{metric.title} by setting", figure=chart, name=f"{prefix}settings")
 
 
 def _accuracy(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Section]:
-    rows, names = _curves(runs, "accuracy"), _looks(runs)
+    rows, names, metric = _curves(runs, "accuracy"), _looks(runs), _metric(runs)
     if not rows:
-        yield Section("Accuracy", text="No round has been tested yet.", name=f"{prefix}accuracy")
+        yield Section(metric.title, text="No round has been tested yet.", name=f"{prefix}accuracy")
         return
     text = f"Mean over learners and seeds. {_band(runs)}{note}"
-    yield Section("Accuracy over rounds", text=text, figure=charts.curves(rows, names=names), name=f"{prefix}accuracy")
+    chart = charts.curves(rows, title=f"{metric.name}, %", names=names)
+    yield Section(f"{metric.title} over rounds", text=text, figure=chart, name=f"{prefix}accuracy")
     text = f"Bytes of the whole federation, both ways. A method that sends nothing is a horizontal line.{note}"
-    chart = charts.over_bytes(_over_bytes(runs), names)
-    yield Section("Accuracy over bytes", text=text, figure=chart, name=f"{prefix}bytes")
-    text = (
-        f"Each tick is a learner's last accuracy, the mean over seeds; the box spans the middle half of learners.{note}"
-    )
-    chart = charts.spread(_learners(runs), names)
-    yield Section("Final accuracy per learner", text=text, figure=chart, name=f"{prefix}learners")
+    chart = charts.over_bytes(_over_bytes(runs), names, metric.name)
+    yield Section(f"{metric.title} over bytes", text=text, figure=chart, name=f"{prefix}bytes")
+    last = f"Each tick is a learner's last {metric.name}, the mean over seeds"
+    text = f"{last}; the box spans the middle half of learners.{note}"
+    chart = charts.spread(_learners(runs), names, metric.name)
+    yield Section(f"Final {metric.name} per learner", text=text, figure=chart, name=f"{prefix}learners")
 
 
 def _groups_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
@@ -158,9 +161,10 @@ def _groups_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Se
     if rows:
         cut = f" Of {len(lines)} lines the first {_MAX_LINES} are shown." if len(lines) > _MAX_LINES else ""
         text = f"On test samples like the learners' own; a line starts when its learners join. {_band(runs)}{cut}"
-        chart = charts.curves(rows, y="accuracy_own", title="own accuracy, %", names=names)
+        metric = _metric(runs)
+        chart = charts.curves(rows, y="accuracy_own", title=f"own {metric.name}, %", names=names)
         yield Section(
-            "Accuracy of each group of learners over rounds",
+            f"{metric.title} of each group of learners over rounds",
             text=text,
             figure=chart,
             name=f"{prefix}groups-over-rounds",
@@ -196,8 +200,9 @@ def _ensemble(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[S
         there = {row["prediction"] for row in rows}
         words = [OPTIONAL_METRICS[key][1] for key, name in OPTIONAL_NAMES.items() if name in there]
         text = f"{' '.join(words)} The mean over seeds.{note}"
-        chart = charts.probes(rows, _looks(runs), by="prediction")
-        yield Section("Ensemble accuracy over rounds", text=text, figure=chart, name=f"{prefix}ensemble")
+        metric = _metric(runs)
+        chart = charts.probes(rows, _looks(runs), by="prediction", score=metric.name)
+        yield Section(f"Ensemble {metric.name} over rounds", text=text, figure=chart, name=f"{prefix}ensemble")
 
 
 def _dependence(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Section]:
@@ -209,6 +214,11 @@ def _dependence(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator
         )
         chart = charts.curves(rows, y="dependence", title="distance correlation", names=_looks(runs))
         yield Section("Distance correlation over rounds", text=text, figure=chart, name=f"{prefix}dependence")
+
+
+def _metric(runs: Sequence[ReportedRun]) -> Metric:
+    """The score of runs of one task."""
+    return metric_of([run.summary for run in runs])
 
 
 def _band(runs: Sequence[ReportedRun]) -> str:
@@ -256,16 +266,19 @@ def _partition(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     if not tables:
         return
     found = max(tables, key=lambda each: len(each["table"]))
-    table, labels = found["table"], found["labels"]  # (learners, classes)
+    table, labels, group = found["table"], found["labels"], found["group"]  # (learners, classes)
     rows = [
-        {"learner": who, "class": labels[c], "samples": int(table[who, c])}
+        {"learner": who, group: labels[c], "samples": int(table[who, c])}
         for who, c in product(range(min(len(table), _MAX_LEARNERS)), range(min(table.shape[1], _MAX_CLASSES)))
     ]
     cut = table.shape[0] > _MAX_LEARNERS or table.shape[1] > _MAX_CLASSES
-    more = f" There are {table.shape[0]} learners and {table.shape[1]} classes; the first are shown." if cut else ""
+    more = f" There are {table.shape[0]} learners and {table.shape[1]} columns; the first are shown." if cut else ""
     text = f"{found['data']} split by {found['split']}, in the first seed; {found['case']}.{more}"
     yield Section(
-        "Samples of each class", text=text, figure=charts.class_counts_heatmap(rows), name=f"{prefix}partition"
+        f"Samples of each {group}",
+        text=text,
+        figure=charts.class_counts_heatmap(rows, group),
+        name=f"{prefix}partition",
     )
 
 

@@ -12,6 +12,7 @@ from consilience.presentation.gains import ALONE, CENTRALIZED, MARGIN, Gain, gai
 from consilience.presentation.message import Message, message, page_title
 from consilience.presentation.method_looks import look_order, spoken_name
 from consilience.presentation.scatter_charts import frontier
+from consilience.presentation.score_words import metric_of
 from consilience.report.runs import FoundRuns, ReportedRun
 from consilience.report.section import Section
 
@@ -48,14 +49,14 @@ def cost_section(runs: Sequence[ReportedRun], prefix: str) -> Section | None:
     sent = [row["bytes"] for row in rows if not row["reference"]]
     if len(sent) < 2 or max(sent) <= _SAME_COST * min(sent):
         return None
-    text = "After the last round; the top left is best."
+    text, metric = "After the last round; the top left is best.", metric_of([run.summary for run in runs])
     if len(rows) > _MAX_NAMED:
         known = [_cost_row(run) for run in runs if run.summary["method"] != CENTRALIZED]
         chart = frontier([row | {_BYTES: row["bytes"]} for row in known], _BYTES, "accuracy", "method")
     else:
         text += " Vertical lines: one standard deviation over seeds." * any(row["spread"] for row in rows)
-        chart = story_charts.accuracy_against_bytes(rows, look_order([run.label for run in runs]))
-    return Section("Accuracy against bytes", text, figure=chart, name=f"{prefix}cost")
+        chart = story_charts.accuracy_against_bytes(rows, look_order([run.label for run in runs]), metric.name)
+    return Section(f"{metric.title} against bytes", text, figure=chart, name=f"{prefix}cost")
 
 
 def gains_section(runs: Sequence[ReportedRun], drawn: Sequence[ReportedRun], note: str, prefix: str) -> Section | None:
@@ -64,8 +65,9 @@ def gains_section(runs: Sequence[ReportedRun], drawn: Sequence[ReportedRun], not
     rows = [row for run in drawn if (gain := found[run.label]) is not None for row in _points(run.label, gain)]
     if not rows:
         return None
+    score = metric_of([run.summary for run in runs]).name
     text = (
-        "A mark per learner and seed: its own accuracy, minus that of the same learner alone. "
+        f"A mark per learner and seed: its own {score}, minus that of the same learner alone. "
         f"Helped and harmed: by more than {MARGIN:g} point. Numbers: the mean.{_control_note(drawn)}{note}"
     )
     chart = story_charts.gains_by_method(rows)

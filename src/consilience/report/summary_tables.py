@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from consilience.presentation.gains import Gain, gains
+from consilience.presentation.score_words import in_words_of, metric_headings, metric_of
 from consilience.presentation.tables import (
     CAPTION,
     GAIN_COLUMNS,
-    METRIC_HEADINGS,
     OPTIONAL_METRICS,
     best_row,
     format_bytes,
     format_count,
     format_optional,
     gain_captions,
+    meanings,
     optional_metrics,
     privacy_captions,
 )
@@ -45,7 +46,8 @@ def _summary(runs: Sequence[ReportedRun], prefix: str) -> Section:
         _summary_row(run, gain if any(gained) else False, _probed(runs), optional_metrics(summaries))
         for run, gain in zip(runs, gained, strict=True)
     ]
-    text = _caption(runs) + (f"\n\n{' '.join(gain_captions(summaries))}" if any(gained) else "")
+    captions = in_words_of(metric_of(summaries), " ".join(gain_captions(summaries)))
+    text = _caption(runs) + (f"\n\n{captions}" if any(gained) else "")
     text += "".join(f"\n\n{sentence}" for sentence in privacy_captions(summaries))
     return Section("Summary", table=rows, best=best_row(summaries), explanation=text, name=f"{prefix}summary")
 
@@ -68,8 +70,9 @@ def _caption(runs: Sequence[ReportedRun]) -> str:
         words.append(
             f"The total includes the public set, {' or '.join(map(format_bytes, public))} before the first round."
         )
-    words += [OPTIONAL_METRICS[key][1] for key in optional_metrics([run.summary for run in runs])]
-    return "\n\n".join([CAPTION, *([" ".join(words)] if words else [])])
+    summaries = [run.summary for run in runs]
+    words += meanings(summaries, optional_metrics(summaries))
+    return "\n\n".join([in_words_of(metric_of(summaries), CAPTION), *([" ".join(words)] if words else [])])
 
 
 def _probed(runs: Sequence[ReportedRun]) -> list[str]:
@@ -87,13 +90,13 @@ def _summary_row(
 ) -> dict[str, Any]:
     """gain: False if the table has no columns for it."""
     s = run.summary
-    total = s["seconds"].get("total")
+    total, headings = s["seconds"].get("total"), metric_headings(metric_of([s]))
     return {
         "method": run.label + ("" if s["finished"] else " (unfinished)"),
-        METRIC_HEADINGS["accuracy"]: _with_spread(s["accuracy"]),
+        headings["accuracy"]: _with_spread(s["accuracy"]),
         **({} if gain is False else {which: format_count(gain, which) for which in GAIN_COLUMNS}),
         "total": format_bytes(s["bytes_total"]),
-        METRIC_HEADINGS["accuracy_own"]: _tenths(s["accuracy_own"]["mean"]),
+        headings["accuracy_own"]: _tenths(s["accuracy_own"]["mean"]),
         "spread across learners": _tenths(s["accuracy"]["std_learners"]),
         **{OPTIONAL_NAMES[key]: format_optional(s, key) for key in more},
         **{PROBES[probe]: _with_spread(_probe_results(run).get(probe, _NO_VALUE)) for probe in probed},
@@ -110,8 +113,8 @@ def _group_rows(runs: Sequence[ReportedRun]) -> Rows:
             "learners": Path(name).name if name == group["model"] else name,
             "model": Path(group["model"]).name,
             "method": run.label,
-            METRIC_HEADINGS["accuracy"]: _with_spread(group["accuracy"]),
-            METRIC_HEADINGS["accuracy_own"]: _tenths(group["accuracy_own"]["mean"]),
+            metric_headings(metric_of([run.summary]))["accuracy"]: _with_spread(group["accuracy"]),
+            metric_headings(metric_of([run.summary]))["accuracy_own"]: _tenths(group["accuracy_own"]["mean"]),
             "upload per round": format_bytes(group["bytes"]["up"]),
             "download per round": format_bytes(group["bytes"]["down"]),
         }

@@ -96,7 +96,8 @@ class Comparison:
         if not self.results:
             raise ConfigurationError(FINISHED_BEFORE)
         runs = {name: result for name, result in self.results.items() if not parse_method(name).get(BATCH_ORDER)}
-        return plot_runs({short_name(name): result.history for name, result in runs.items()}, metric)
+        score = next(iter(runs.values())).metric
+        return plot_runs({short_name(name): result.history for name, result in runs.items()}, metric, score)
 
 
 def compare(

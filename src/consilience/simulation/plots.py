@@ -7,20 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from consilience.kinds.metric import ACCURACY, Metric
 from consilience.presentation.chart import Chart
 from consilience.presentation.charts import curves
 from consilience.presentation.method_looks import look_order
+from consilience.presentation.score_words import in_words_of
 from consilience.simulation.records.history import History
 
 FINISHED_BEFORE = "every run was finished before, so none has curves here; write_report draws them"
 """The error of a comparison or a sweep whose runs were read from its folder."""
 
 
-def plot_runs(runs: Mapping[str, History], metric: str) -> Chart:
-    """A metric over rounds, one line for each run; the band is the deviation over seeds, or of one seed's learners."""
+def plot_runs(runs: Mapping[str, History], metric: str, score: Metric = ACCURACY) -> Chart:
+    """A metric over rounds, one line for each run; the band is the deviation over seeds, or of one seed's learners.
+
+    score: what the runs' accuracy is.
+    """
     rows = [row for name, history in runs.items() for row in _curve(name, history, metric)]
     column = _column(metric)
-    title = f"{column}, %" if metric.startswith("accuracy") else column
+    title = in_words_of(score, f"{column}, %") if metric.startswith("accuracy") else column
     return curves(rows, y=column, title=title, names=look_order(list(runs)))
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError
 from consilience.export.load import check_answer
+from consilience.kinds import ACCURACY, Metric
 from consilience.presentation.ranking import ranked_by
 from consilience.simulation.records.history import VALIDATION, History
 from consilience.simulation.records.learner_models import LearnerModels, ModelsBySeed
@@ -36,6 +37,8 @@ class Result:
     asked_to_stop: bool = False  # may be true of a finished run, if it was in the last round
     folder: Path | None = None
     diverged: Mapping[int, str] = field(default_factory=dict)
+    metric: Metric = ACCURACY
+    """The score that stands under `accuracy`: of multi-label tasks F1, of regressions R²."""
     accuracy_source: str = "classifier"
     """What predicts classes in `accuracy`: the learners' own classifier, or the name of a probe."""
     privacy: Mapping[str, Any] | None = None
@@ -126,7 +129,7 @@ class Result:
         """What a model's card says about its training."""
         after = int(self.trained[round_].rounds[federation])
         record = self.history.records[after]
-        kept = [key for key in record if key.startswith("accuracy")]
+        kept = [key for key in record if key.startswith(("accuracy", "rmse"))]
         metrics = {key: float(record[key][federation, learner]) for key in kept}
         return {
             "method": self.config.method.label,
@@ -140,6 +143,7 @@ class Result:
             "rounds": self.history.rounds,
             "metrics": {key: value for key, value in metrics.items() if np.isfinite(value)},
             "accuracy_source": self.accuracy_source,
+            **({} if self.metric == ACCURACY else {"metric": self.metric.key}),
         }
 
     def raise_if_interrupted(self) -> None:
@@ -170,7 +174,7 @@ class Result:
 
     @property
     def accuracy(self) -> np.ndarray:
-        """In percent, after the last evaluated round: (seeds, learners)."""
+        """The score, `metric`, in percent, after the last evaluated round: (seeds, learners)."""
         return self.history.last("accuracy")
 
     def confusion(self) -> np.ndarray:
@@ -209,6 +213,7 @@ class Result:
             "seeds": len(history.seeds),
             "engine": self.engine,
             "device": config.execution.device,
+            "metric": self.metric.key,
             "accuracy": _spread(self.accuracy),
             "accuracy_source": self.accuracy_source,
             "accuracy_own": _spread(local) | {"by_learner": _by_learner(local)},
@@ -222,6 +227,7 @@ class Result:
             },
             "ensemble": _spread(self._optional_metric("accuracy_ensemble")),
             "heads": _spread(self._optional_metric("accuracy_heads")),
+            **({"rmse": _spread(self._optional_metric("rmse"))} if "rmse" in history.records[0] else {}),
             "dependence": _spread(self._optional_metric("dependence")),
             **(
                 {}
@@ -281,7 +287,7 @@ class Result:
         from consilience.presentation.tables import plural
 
         mean = _spread(self.accuracy)["mean"] if self.history.records else None
-        found = "not evaluated" if mean is None else f"accuracy {mean:.1f} %"
+        found = "not evaluated" if mean is None else f"{self.metric.name} {mean:.1f} %"
         counts = {"learner": self.history.learners, "round": self.history.rounds, "seed": len(self.history.seeds)}
         size = ", ".join(plural(count, noun) for noun, count in counts.items())
         return f"Result({self.config.method.label} on {self.config.data_name}: {found}; {size})"
@@ -301,7 +307,7 @@ class Result:
         """A metric over rounds as an Altair chart: the mean of learners, and its deviation over seeds or learners."""
         from consilience.simulation.plots import plot_runs
 
-        return plot_runs(histories_of(self), metric)
+        return plot_runs(histories_of(self), metric, self.metric)
 
 
 def histories_of(result: Result) -> dict[str, History]:

@@ -15,6 +15,7 @@ import torch
 from consilience.config.config import Config
 from consilience.errors import CheckpointError
 from consilience.export import describe_inputs
+from consilience.kinds import kind_of
 from consilience.learner.split_messages import message_bytes
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.records.checkpoint import (
@@ -191,6 +192,7 @@ class Run:
             asked_to_stop=asked_to_stop,
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,
+            metric=kind_of(self.setup.data.train.target).metric,
             accuracy_source=self.setup.evaluation.accuracy_source,
             privacy=None if self.rounds.privacy is None else self.rounds.privacy.describe(),
             trained=self._models(),

@@ -17,6 +17,7 @@ from consilience.data import Dataset
 from consilience.data.own_data import DataSource, to_dataset
 from consilience.data.partition import parse_partition
 from consilience.errors import ConfigurationError
+from consilience.kinds import kind_of
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.simulation.engines.choose import check_device, choose_engine, open_engine, torch_configured_for
@@ -140,7 +141,8 @@ def _log_data(config: Config, data: Dataset, setup: Setup) -> None:
             config.federation.partition,
         )
     assigned = np.concatenate(setup.data.local_datasets[0].parts)  # not all owners need be learners
-    seen, tested = np.unique(data.targets[assigned]), np.unique(data.test_targets)
-    if len(unseen := np.setdiff1d(tested, seen)):
-        which = f"class {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} classes, the first {unseen[0]},"
+    seen, tested = data.group_counts(data.targets[assigned]), data.group_counts(data.test_targets)
+    if len(unseen := np.flatnonzero((tested > 0) & (seen == 0))):
+        group = kind_of(data.target).group
+        which = f"{group} {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} of each {group}, the first {unseen[0]},"
         log.warning("%s of the test set: no learner has training samples; use more samples, or shuffle them", which)

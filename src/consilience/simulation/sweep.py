@@ -77,7 +77,8 @@ class Sweep:
         """A metric over rounds as an Altair chart, a line per setting that was run now."""
         if not self.results:
             raise ConfigurationError(FINISHED_BEFORE)
-        return plot_runs({name: one for result in self.results for name, one in histories_of(result).items()}, metric)
+        histories = {name: one for result in self.results for name, one in histories_of(result).items()}
+        return plot_runs(histories, metric, self.results[0].metric)
 
     def to_pandas(self) -> Any:
         """The summaries as a pandas data frame, a row per setting, with the settings as the first columns."""

@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
 from consilience.errors import ConfigurationError, WireError
+from consilience.task import SINGLE_LABEL, Target, TaskKind
 from consilience.validation import describe_error
 from consilience.wire import codec, schema
 from consilience.wire.encodings import encoding_name, parse_encoding
@@ -30,11 +31,13 @@ from consilience.wire.robustness import PLAIN, Robustness, build_robustness
 from consilience.wire.roles import PublicSetSettings, RoleSettings
 from consilience.wire.rules import Rules
 from consilience.wire.section import CharterSection
+from consilience.wire.targets import TargetSettings
 
 PROTOCOL = 1
 """The version of the protocol that this library implements; see docs/protocol.md."""
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 """Allowed names of federations, channels and members."""
+MIN_CLASSES = 2
 WITHOUT_RELAY = "representation-sharing, fedproto or federated-distillation"
 """Methods that work without a relay."""
 CommonValues = Mapping[str, Mapping[str, np.ndarray]]
@@ -152,9 +155,10 @@ class Charter(CharterSection):
     protocol: int = PROTOCOL
     name: str
     seed: int = Field(default=0, ge=0, le=2**53)
-    classes: int = Field(ge=2)
+    classes: int = Field(ge=1)
     method: dict[str, Any] = Field(description="the method's name and its own settings")
     scaling: ScalingSettings | None = Field(default=None, description="how members scale their inputs")
+    target: TargetSettings | None = Field(default=None, description="what is predicted, where it is not one class")
     labels: tuple[str, ...] = Field(default=(), description="names of the classes, in the order of their numbers")
     columns: tuple[str, ...] = Field(default=(), description="names of a table's columns, in the order of inputs")
     relay_key: str = Field(
@@ -183,12 +187,30 @@ class Charter(CharterSection):
                 )
         if not isinstance(self.method.get("name"), str):
             raise ValueError('method has no name; give it one, such as name = "fedavg"')
+        self._check_classes()
         self._check_roles()
         if self.members:
             self._check_members()
         codec.encoded_size(self.message("up"))
         codec.encoded_size(self.message("down"))
         return self
+
+    def _check_classes(self) -> None:
+        """Refuse a number of outputs that the kind of task does not have."""
+        if self.kind == "regression" and self.classes != 1:
+            raise ValueError(f"classes is {self.classes}, and a regression predicts one number; write classes = 1")
+        if self.kind != "regression" and self.classes < MIN_CLASSES:
+            raise ValueError(f"classes is {self.classes}; it must be {MIN_CLASSES} or more")
+
+    @property
+    def kind(self) -> TaskKind:
+        """The kind of task."""
+        return "single-label" if self.target is None else self.target.kind
+
+    @property
+    def predicted(self) -> Target:
+        """What is predicted of a sample."""
+        return SINGLE_LABEL if self.target is None else self.target.to_target()
 
     def _check_roles(self) -> None:
         """Refuse roles and a public set that do not fit the channels."""
@@ -293,6 +315,7 @@ def build_charter(
     starts: CommonValues,
     seed: int = 0,
     rules: Rules | None = None,
+    target: Target = SINGLE_LABEL,
 ) -> Charter:
     """The charter of a federation with these channels; channels that are never sent are left out."""
     sent = {key: channel for key, channel in channels.items() if channel.scope == "everybody"}
@@ -308,6 +331,7 @@ def build_charter(
         "method": dict(method),
         "rules": rules or Rules(),
         "channels": {key: _settings(channel, starts.get(key)) for key, channel in sent.items()},
+        **({} if target == SINGLE_LABEL else {"target": asdict(target)}),
     }
     return checked_charter(content, f"federation {name!r}")
 

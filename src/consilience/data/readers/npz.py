@@ -3,12 +3,12 @@
 | array | meaning |
 |---|---|
 | `images` or `x` | training inputs: images in any layout, or a table |
-| `labels` or `y` | the class of each, 0, 1, 2, ... |
+| `labels` or `y` | the class of each, 0, 1, 2, ...; or 0 or 1 for each label, (n, labels); or a number to predict |
 | `test_images` or `test_x`, `test_labels` or `test_y` | the same for tests; without them some samples are held out |
 | `shareable` | 0 for training samples that must never be shared, else 1 |
 | `sample_epsilons` | the privacy budget of each training sample, inf where it has none of its own |
 | `x.NAME`, `test_x.NAME` | inputs of several fields, one array for each, by the name that the model's forward has |
-| `classes` | names of the classes |
+| `classes` | names of the classes or labels |
 | `owners` | the owner of each training sample, a name or a number; for partition `owners` |
 """
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from consilience.data.arrays import GivenArrays, raw_from_arrays
 from consilience.data.raw_dataset import RawDataset
+from consilience.data.targets import KindChoice
 from consilience.errors import DataError, first_sentence
 
 LARGEST = 4 << 30
@@ -39,7 +40,7 @@ OTHERS = ("shareable", "classes", "owners", "sample_epsilons")
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def read_archive(path: Path, test_share: float) -> RawDataset:
+def read_archive(path: Path, test_share: float, kind: KindChoice = "auto") -> RawDataset:
     """The data set in one .npz file, by the names at the top of this module."""
     arrays = read_arrays(path, [*INPUTS, *TARGETS, *TEST_INPUTS, *TEST_TARGETS, *OTHERS])
     inputs, targets = pick_inputs(path, arrays, INPUTS), _pick(path, arrays, TARGETS)
@@ -64,6 +65,7 @@ def read_archive(path: Path, test_share: float) -> RawDataset:
         test_share=test_share,
         labels=_class_names(path, arrays),
         source=str(path),
+        kind=kind,
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import MULTI_LABEL, REGRESSION, SEGMENTATION, to_numpy
 from consilience.data.readers.torch_samples import SampleForm, Samples
+from consilience.data.targets import SEGMENTATION
+from consilience.data.to_numpy import to_numpy
 from consilience.errors import DataError
 
 _LONGEST = 60  # characters of a label that an error shows
@@ -22,31 +23,32 @@ def read_samples(what: str, samples: Samples, label_key: str | None = None) -> t
     form = SampleForm.of_first(what, samples, label_key)
     kinds = zip(form.shapes, form.dtypes, strict=True)
     inputs = [np.empty((len(samples), *shape), dtype=dtype) for shape, dtype in kinds]  # (n, *shape) each
-    labels = []
+    labels: list[NDArray[Any]] = []
     for index in range(len(samples)):
         arrays, label = form.read(what, samples, index)
         for into, values in zip(inputs, arrays, strict=True):
             into[index] = values
-        labels.append(read_label(what, index, label))
+        labels.append(read_label(what, index, label, labels[0] if labels else None))
     return form.together(inputs), np.array(labels)
 
 
-def read_label(what: str, index: int, label: Any) -> int:
-    """The label of a sample as a number."""
+def read_label(what: str, index: int, label: Any, first: NDArray[Any] | None) -> NDArray[Any]:
+    """The label of a sample as a number, or as several; first: that of sample 0, which has the same shape."""
     number = to_numpy(f"{what}: label {index}", label)
-    if number.shape != () or number.dtype.kind not in "biuf" or not np.isfinite(number) or number != np.floor(number):
+    if number.ndim > 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
         shown = f"{label!r}" if number.size == 1 else f"{_shortened(label)} of the shape {number.shape}"
-        raise DataError(f"{what}: the label of sample {index} must be a whole number, got {shown}; {_advice(number)}")
-    return int(number)
+        raise DataError(
+            f"{what}: the label of sample {index} must be a whole number, 0 or 1 for each of several labels, or a "
+            f"number to predict, got {shown}; {SEGMENTATION if number.ndim > 1 else 'number the classes'}"
+        )
+    if first is not None and number.shape != first.shape:
+        raise DataError(
+            f"{what}: the label of sample {index} has the shape {number.shape}, and that of sample 0 {first.shape}; "
+            f"give all one number, or all 0 or 1 for each of the same labels"
+        )
+    return number
 
 
 def _shortened(label: Any) -> str:
     text = " ".join(repr(label).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _advice(label: NDArray[Any]) -> str:
-    """What is supported, by the task that such a label belongs to."""
-    if label.ndim:
-        return MULTI_LABEL if label.ndim == 1 else SEGMENTATION
-    return REGRESSION if label.dtype.kind == "f" and np.isfinite(label) else "number the classes"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience.evaluation.probes import knn_probe, linear_probe
-from consilience.functional.class_means import one_hot
+from consilience.kinds.one_hot import one_hot
 from consilience.learner.learner import Learner
 from consilience.learner.passes import compute_features
 from consilience.simulation.engines.cohort import Cohort

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +34,14 @@ class SharedData:
         return self.own_inputs[learner if several else 0 * learner], self.own_targets[learner]
 
     def held_out(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Training samples and classes by their positions, of any shape; class -1 where a position is below 0."""
+        """Training samples and targets by their positions, of any shape; padding where a position is below 0."""
         at = torch.from_numpy(positions).to(self.inputs.device)
         real = at.clamp(min=0)
-        return self.inputs[real], torch.where(at < 0, -1, self.targets[real])
+        targets = self.targets[real]
+        absent = (at < 0).reshape(at.shape + (1,) * (targets.ndim - at.ndim))
+        # What the kinds of tasks take for no sample: see `Kind.padding`.
+        padding = torch.full_like(targets, math.nan if targets.is_floating_point() else -1)
+        return self.inputs[real], torch.where(absent, padding, targets)
 
 
 def data_arrays(data: Dataset, own: LocalTestSets | None) -> dict[str, NDArray[Any]]:

@@ -14,6 +14,7 @@ from consilience.data.description import describe_dataset
 from consilience.data.heterogeneity import measure_heterogeneity
 from consilience.data.local_datasets import LocalDatasets
 from consilience.data.partition import parse_partition
+from consilience.kinds import kind_of
 
 _LINES, _COLUMNS = 12, 20  # the largest table that fits on a screen
 
@@ -45,7 +46,7 @@ def owners_of(config: Config, data: Dataset, local: LocalDatasets) -> list[str]:
 
 def distances(local: LocalDatasets) -> dict[str, dict[str, float | bool]]:
     """For each distribution: whether learners should differ in it, how far they do, and how far by chance."""
-    found = measure_heterogeneity(local, kinds=local.kinds)
+    found = measure_heterogeneity(local.as_classes(), kinds=local.kinds)
     return {
         field.name: {
             "differs": getattr(local.case, field.name),
@@ -60,9 +61,10 @@ def describe_split(config: Config, data: Dataset, local: LocalDatasets) -> str:
     """The split of the first seed's data, as lines for a terminal."""
     table = local.class_counts()  # (learners, classes)
     shift = "" if (shifts := describe_shifts(config)) == "none" else f", {shifts}"
-    first = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.federation.partition}{shift}"
+    sizes = np.array([len(part) for part in local.parts])
+    first = f"{data.name}: {sizes.sum():,} samples for {len(table)} learners, {config.federation.partition}{shift}"
     case = f"\n{describe_case(local)}" if local.case.figure else ""
-    return f"{first}{case}\n{_table(table, data.labels)}"
+    return f"{first}{case}\n{_table(table, data, sizes)}"
 
 
 def describe_shifts(config: Config) -> str:
@@ -77,16 +79,18 @@ def describe_case(local: LocalDatasets) -> str:
     return f"case {local.case.figure} of the nine: {description}" if local.case.figure else description
 
 
-def _table(table: np.ndarray, labels: Sequence[str]) -> str:
+def _table(table: np.ndarray, data: Dataset, sizes: np.ndarray) -> str:
     learners, classes = table.shape
-    sizes = table.sum(1)
+    group = kind_of(data.target).group
     if classes > _COLUMNS:
-        return f"{sizes.min()} to {sizes.max()} samples per learner, {(table > 0).sum(1).min()} or more classes each"
-    names = [label[:8] for label in labels] or [str(c) for c in range(classes)]
+        several = "classes" if group == "class" else f"{group}s"
+        least = (table > 0).sum(1).min()
+        return f"{sizes.min()} to {sizes.max()} samples per learner, {least} or more {several} each"
+    names = [name[:8] for name in data.group_names]
     widths = [max(len(name), len(str(table[:, c].max()))) for c, name in enumerate(names)]
     first = len(f"learner {min(learners, _LINES) - 1}")
     lines = [
-        "class".ljust(first + 1) + " ".join(f"{name:>{w}}" for name, w in zip(names, widths, strict=True)) + "    all"
+        group.ljust(first + 1) + " ".join(f"{name:>{w}}" for name, w in zip(names, widths, strict=True)) + "    all"
     ]
     for who in range(min(learners, _LINES)):
         counts = " ".join(f"{n:>{w}}" for n, w in zip(table[who], widths, strict=True))

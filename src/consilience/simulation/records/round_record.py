@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from consilience.exchanges import Exchange
+from consilience.kinds import group_count
 from consilience.learner.learner import Learner
 from consilience.wire import schema
 
@@ -34,7 +35,10 @@ def has_metrics(exchange: Exchange) -> bool:
 
 def _extra_metrics(learner: Learner) -> Iterator[str]:
     """The names of the metrics of a learner's exchanges: what they return for no learners."""
-    nobody, samples = np.zeros(0), np.zeros((0, learner.task.classes))
+    nobody, samples = (
+        np.zeros(0),
+        np.zeros((0, group_count(learner.task))),
+    )
     for e in (e for e in learner.exchanges if has_metrics(e)):
         channel = learner.channels[e.name]
         lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()

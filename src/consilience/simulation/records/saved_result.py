@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.export import InputDescription
 from consilience.export.card import CARD
+from consilience.kinds import ACCURACY, METRICS
 from consilience.simulation.records.checkpoint import SavedModels
 from consilience.simulation.records.history import VALIDATION, History
 from consilience.simulation.records.learner_models import LearnerModels, models_of_folder
@@ -52,6 +53,7 @@ def read_result(folder: Path, model: Model | Sequence[Model] | None) -> dict[str
         "finished": summary["finished"],
         "folder": folder,
         "diverged": dict(enumerate(summary["diverged"])),
+        "metric": METRICS[summary.get("metric", ACCURACY.key)],
         "accuracy_source": summary["accuracy_source"],
         "privacy": _privacy_of(summary),
         "trained": _models(run, history, model) if run.has_checkpoint else {},

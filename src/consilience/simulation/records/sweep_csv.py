@@ -50,7 +50,7 @@ def sweep_lines(run: RunFolder, settings: Sequence[Mapping[str, Any]]) -> list[d
 
 def _line(settings: Mapping[str, Any], seed: int, round_: int, learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     losses = [f"loss.{term}" for term in learners[0]["loss"]]
-    others = [key for key in learners[0] if key.startswith(("accuracy_", "dependence", "top5", "f1", "auc"))]
+    others = [key for key in learners[0] if key.startswith(("accuracy_", "dependence", "top5", "f1", "auc", "rmse"))]
     asked = [key for key in others if key not in _COLUMNS + _LEFT_OUT]
     means = {name: _mean(learners, name) for name in (*_COLUMNS, *asked, *losses)}
     return {**settings, "seed": seed, "round": round_, **means, "accuracy_std_learners": _deviation(learners)}

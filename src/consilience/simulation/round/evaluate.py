@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.evaluation import accuracy
+from consilience.kinds import Kind, kind_of
 from consilience.learner.learner import Learner
 from consilience.objectives.two_answers import WEIGHTS
 from consilience.simulation.engines.base import Engine
@@ -28,6 +28,7 @@ def evaluate_models(run: RunState, record: Record) -> None:
     """
     started = time.perf_counter()
     setup, engine, joined = run.setup, run.engine, run.setup.federations.joined(run.round)
+    kind = _kind(run)
     for cohort in np.unique(setup.cohorts.main).tolist():
         rows = _rows_at_home(run, cohort, joined)
         if not rows.size:
@@ -39,24 +40,26 @@ def evaluate_models(run: RunState, record: Record) -> None:
         weights = engine.read(cohort).objective_state.get(WEIGHTS)  # (rows, answers)
         if weights is not None and engine.learners[cohort].spec.own_model:
             record["own_model_weight"][at] = weights.numpy(force=True)[rows, -1]
-        correct = _correct(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
+        correct = _sums(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, columns)
         if setup.evaluation.probes:
             probed, validated = _probed(run, cohort, different)
             probed = probed[like]  # (rows, probes, classes)
             correct = probed[:, 0] if correct is None else correct
             for k, probe in enumerate(setup.evaluation.probes):
-                record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], setup.data.test_counts)
+                record[f"accuracy_{probe}"][at] = kind.score(probed[:, k], setup.data.test_totals)
         if setup.data.validation is not None:
             record["accuracy_validation"][at] = (
-                _validate(engine, cohort, rows)
+                _validate(run, cohort, rows)
                 if setup.evaluation.labeled
                 else _validate_probes(run, cohort, rows, [validated[i] for i in like])
             )
         if correct is None:
             continue  # there is nothing to measure accuracy by
-        record["accuracy"][at] = accuracy(correct, setup.data.test_counts)
-        own, counts = _own_correct(run, cohort, rows, correct)
-        record["accuracy_own"][at] = accuracy(own, counts, setup.data.shares[at])
+        record["accuracy"][at] = kind.score(correct, setup.data.test_totals)
+        for name, values in kind.further_scores(setup.data.train.target, correct, setup.data.test_totals).items():
+            record[name][at] = values
+        own, totals = _own_sums(run, cohort, rows, correct)
+        record["accuracy_own"][at] = kind.score(own, totals, setup.data.shares[at])
     if setup.evaluation.ensemble:
         _evaluate_ensemble(run, record, joined)
     if setup.evaluation.metrics:
@@ -81,21 +84,21 @@ def evaluate_before_merging(run: RunState, record: Record, cohorts: Iterable[int
         if not rows.size or not run.changing(cohort):
             continue
         at = tuple(members[rows] for members in run.at(cohort))
-        own = _correct(run.engine, cohort, rows, "own", _own_answer(run.engine, cohort))
-        record["accuracy_own_before"][at] = accuracy(own, tests.counts()[at[1]], run.setup.data.shares[at])
+        own = _sums(run.engine, cohort, rows, "own", _own_answer(run.engine, cohort))
+        record["accuracy_own_before"][at] = _kind(run).score(own, tests.totals()[at[1]], run.setup.data.shares[at])
 
 
-def _own_correct(run: RunState, cohort: int, rows: np.ndarray, common: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Correct predictions of the own answer by class, on data like each learner's own, and the test samples.
+def _own_sums(run: RunState, cohort: int, rows: np.ndarray, common: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the score of the own answer follows from, on data like each learner's own, and totals of the tests.
 
     common: those of the common answer on the common test set, which does where both answers and test sets are the same.
     """
     setup, answer = run.setup, _own_answer(run.engine, cohort)
     if setup.data.local_test_sets is not None and setup.evaluation.labeled:
         learners = run.at(cohort)[1][rows]
-        return _correct(run.engine, cohort, rows, "own", answer), setup.data.local_test_sets.counts()[learners]
-    own = common if answer == "common" else _correct(run.engine, cohort, rows, answer=answer)
-    return own, setup.data.test_counts
+        return _sums(run.engine, cohort, rows, "own", answer), setup.data.local_test_sets.totals()[learners]
+    own = common if answer == "common" else _sums(run.engine, cohort, rows, answer=answer)
+    return own, setup.data.test_totals
 
 
 def _choose(engine: Engine, cohort: int, rows: np.ndarray) -> None:
@@ -124,12 +127,14 @@ def _evaluate_ensemble(run: RunState, record: Record, joined: np.ndarray) -> Non
         for i in np.unique(setup.cohorts.main[f]).tolist():
             rows = setup.cohorts.rows[i][f, (setup.cohorts.main[f] == i) & joined]
             jobs += [Inspect(i, some, logits=True) for some in engine.split(Inspect, i, rows)]
-        logits = np.zeros((1 + setup.evaluation.headed, len(targets), len(setup.data.test_counts)))
+        task = engine.learners[0].task
+        logits = np.zeros((1 + setup.evaluation.headed, len(targets), task.classes))
         for _, result in engine.run(jobs):  # one after the other, in the order of the jobs
             logits += 0.0 if result.logits is None else result.logits
+        members = max(1, int(joined.sum()))
         for key, each in zip(("accuracy_ensemble", "accuracy_heads"), logits, strict=False):
-            correct = np.bincount(targets[each.argmax(1) == targets], minlength=len(setup.data.test_counts))
-            record[key][f, joined] = accuracy(correct[None], setup.data.test_counts)
+            sums = _kind(run).score_sums(task, torch.from_numpy(each / members), torch.from_numpy(targets))
+            record[key][f, joined] = _kind(run).score(sums.numpy()[None], setup.data.test_totals)
 
 
 def _measure(run: RunState, record: Record, metrics: tuple[str, ...], joined: np.ndarray) -> None:
@@ -192,19 +197,27 @@ def _validate_probes(run: RunState, cohort: int, rows: np.ndarray, validated: li
     return found
 
 
-def _validate(engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
-    """Accuracy on what each learner held out for validation, (rows,); NaN where that is nothing."""
+def _kind(run: RunState) -> Kind:
+    """The kind of task, which says what the score is."""
+    return kind_of(run.setup.data.train.target)
+
+
+def _validate(run: RunState, cohort: int, rows: np.ndarray) -> np.ndarray:
+    """The score of what each learner held out for validation, (rows,); NaN where that is nothing."""
+    engine, data, kind = run.engine, run.setup.data.train, _kind(run)
     members = engine.plans[cohort].members
     assert members.validation is not None
-    correct = _correct(engine, cohort, rows, "validation", _own_answer(engine, cohort))
-    total = np.array([len(members.validation[row]) for row in rows])
-    return np.where(total > 0, 100 * correct.sum(-1) / np.maximum(total, 1), np.nan)
+    sums = _sums(engine, cohort, rows, "validation", _own_answer(engine, cohort))
+    held = [data.targets[members.validation[row]] for row in rows]
+    totals = np.stack([kind.totals(data.target, data.classes, targets) for targets in held])
+    found = kind.score(sums, totals, reference=run.setup.data.test_totals)
+    return np.where([len(targets) > 0 for targets in held], found, np.nan)
 
 
-def _correct(
+def _sums(
     engine: Engine, cohort: int, rows: np.ndarray, tests: TestSet = "common", answer: AnswerKind = "common"
 ) -> np.ndarray:
-    """Correct test samples of each class, (rows, classes)."""
+    """What scores follow from, (rows, columns), such as the correct test samples of each class."""
     jobs: list[Job] = [Evaluate(cohort, some, tests, answer) for some in engine.split(Evaluate, cohort, rows)]
     return np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from consilience.errors import TrainingError
-from consilience.evaluation import accuracy
 from consilience.evaluation.classification import metric_keys
+from consilience.kinds import kind_of
 from consilience.simulation.engines.jobs import JobResult, Work
 from consilience.simulation.records.round_record import Record, empty_record, has_metrics
 from consilience.simulation.round.run_state import At, RunState
@@ -23,6 +23,7 @@ def new_record(run: RunState) -> Record:
     more += ["accuracy_validation"] if setup.data.validation is not None else []
     more += ["accuracy_own_before"] if setup.data.local_test_sets is not None and setup.evaluation.labeled else []
     more += ["own_model_weight"] if any(learner.spec.own_model for learner in run.learners) else []
+    more += kind_of(setup.data.train.target).further_names
     more += metric_keys(setup.evaluation.metrics, setup.data.train.classes)
     more += ["dependence"] if setup.evaluation.watched_layer is not None else []
     more += ["partners_rand"] if run.chosen is not None and setup.partners.groups is not None else []
@@ -67,7 +68,8 @@ def record_work(run: RunState, record: Record, job: Work, result: JobResult) -> 
             for key, values in e.metrics(learner.task, losses[e.name], received, samples).items():
                 record[key][at] = values
     if result.correct is not None:
-        record["accuracy_before"][at] = accuracy(result.correct, run.setup.data.test_counts)
+        score = kind_of(learner.task).score
+        record["accuracy_before"][at] = score(result.correct, run.setup.data.test_totals)
     for phase, seconds in result.seconds.items():
         record[f"seconds.{phase}"][at] += seconds
     if run.setup.partners.peer_to_peer:  # messages are counted by link

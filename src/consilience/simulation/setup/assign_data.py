@@ -10,12 +10,13 @@ from functools import cached_property
 import numpy as np
 
 from consilience.config.config import Config
-from consilience.data import Dataset, class_counts
+from consilience.data import Dataset
 from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 from consilience.data.local_shifts import DataOverride
 from consilience.data.local_test_sets import LocalTestSets, local_test_sets
 from consilience.data.partition import parse_partition
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.kinds import kind_of
 from consilience.method import Method, Role
 from consilience.randomness import random_bits
 from consilience.simulation.engines.cohort import Members
@@ -31,26 +32,27 @@ class AssignedData:
 
     train: Dataset  # as learners have it: one copy for each seed where learners change samples
     parts: list[list[np.ndarray]]  # of each federation and learner: positions of its samples in the training set
-    counts: np.ndarray  # (federations, learners, classes) of a learner's samples, held out or not
-    test_counts: np.ndarray  # (classes,)
+    counts: np.ndarray  # (federations, learners, groups) of a learner's samples, held out or not
+    sizes: np.ndarray  # (federations, learners) how many samples a learner has, held out or not
+    test_totals: np.ndarray  # (groups, sums) what a score needs of the test samples beside what is predicted of them
     local_test_sets: LocalTestSets | None  # test samples as learners have theirs; None where all learners have the same
     local_datasets: tuple[LocalDatasets, ...]  # how the data was split, one for each seed
     validation: list[list[np.ndarray]] | None = None  # as `parts`, what learners hold out for validation
 
     @cached_property
     def shares(self) -> np.ndarray:
-        """Class shares of each learner's samples, (federations, learners, classes)."""
-        shares: np.ndarray = self.counts / self.counts.sum(-1, keepdims=True)
+        """Shares of the groups, such as classes, in each learner's samples, (federations, learners, groups)."""
+        shares: np.ndarray = self.counts / np.maximum(self.counts.sum(-1, keepdims=True), 1)
         return shares
 
     @cached_property
     def training_counts(self) -> np.ndarray:
-        """Samples of each class that learners train on, without those held out, (federations, learners, classes)."""
-        return np.stack([class_counts(self.train.targets, mine, self.train.classes) for mine in self.parts])
+        """Samples of each group that learners train on, without those held out, (federations, learners, groups)."""
+        return np.stack([np.stack([self.counts_of(part) for part in mine]) for mine in self.parts])
 
     def counts_of(self, samples: np.ndarray) -> np.ndarray:
-        """How many training samples at these positions are of each class, (classes,)."""
-        return np.bincount(self.train.targets[samples], minlength=self.train.classes)
+        """How many training samples at these positions are in each group, (groups,)."""
+        return self.train.group_counts(self.train.targets[samples])
 
     @property
     def ranges(self) -> np.ndarray:
@@ -80,7 +82,8 @@ def assign_data(
     train, parts = concat_training_sets(data, local_datasets, variants.learners)
     if kept is not None:
         parts = [[part[mine[part]] for part in parts[0]] for mine in kept]
-    counts = [class_counts(train.targets, mine, data.classes) for mine in parts]
+    counts = [np.stack([train.group_counts(train.targets[part]) for part in mine]) for mine in parts]
+    sizes = [[len(part) for part in mine] for mine in parts]
     parts, held = hold_out(parts, seeds, config.evaluation.validation, method.host, first)
     if config.evaluation.validation:
         _check_held_out(held, config.evaluation.validation, method.host)
@@ -89,7 +92,8 @@ def assign_data(
         train=train,
         parts=parts * variants.count,
         counts=np.stack(counts * variants.count),
-        test_counts=np.bincount(data.test_targets, minlength=data.classes),
+        sizes=np.array(sizes * variants.count),
+        test_totals=kind_of(data.target).totals(data.target, data.classes, data.test_targets),
         local_test_sets=local_test_sets(data, variants.learners, shift=config.federation.shift, overrides=overrides),
         local_datasets=local_datasets,
         validation=held * variants.count if config.evaluation.validation else None,
@@ -233,9 +237,12 @@ def members_of(
 
 
 def may_share(data: Dataset, never_share: Sequence[int | str], samples: np.ndarray) -> np.ndarray:
-    """Which samples may be shared, (samples,): those not marked otherwise, and not of a class in `never_share`."""
+    """Which samples may be shared, (samples,): those not marked, and of no class or label in `never_share`."""
     shareable = np.ones(len(samples), dtype=bool) if data.shareable is None else data.shareable[samples]
-    found: np.ndarray = shareable & ~np.isin(data.targets[samples], [class_number(data, name) for name in never_share])
+    unshared = [class_number(data, name) for name in never_share]
+    if not unshared:
+        return shareable
+    found: np.ndarray = shareable & ~kind_of(data.target).in_groups(data.target, data.targets[samples], unshared)
     return found
 
 
@@ -272,7 +279,12 @@ def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int 
 
 
 def class_number(data: Dataset, name: int | str, setting: str = "never_share") -> int:
-    """A class by its number or its label; setting: where it is named."""
+    """A class or label by its number or its name; setting: where it is named."""
+    if data.kind == "regression":
+        raise ConfigurationError(
+            f"{setting} names {name!r}, and data set {data.name!r} is for regression, which has no classes; mark the "
+            f"samples themselves: Dataset.from_arrays(..., shareable=...)"
+        )
     if isinstance(name, str) and name in data.labels:
         return data.labels.index(name)
     if isinstance(name, str) and not name.isdecimal():

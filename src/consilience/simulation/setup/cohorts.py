@@ -163,6 +163,7 @@ class _CohortPlanner:
             varied=_by_owner(settings),
             scaling=data.scaling.of_pixels,
             augmentation=build_augmentation(config.training.augment),
+            target=data.target,
             symbols=len(data.alphabet),
             reader=self.reader,
             public=self._public(federations) if participant.role.data == "public" else None,

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.evaluation.classification import TOP
 from consilience.input_fields import InputFields
+from consilience.kinds import kind_of
 from consilience.learner.learner import Learner
 from consilience.learner.passes import layer_outputs
 from consilience.method import Method
@@ -68,13 +70,20 @@ def check_validation(share: float, method: Method, accuracy_source: str) -> None
         )
 
 
-def check_metrics(metrics: Sequence[str], method: Method, variants: Variants, classes: int) -> None:
+def check_metrics(metrics: Sequence[str], method: Method, variants: Variants, data: Dataset) -> None:
     """Refuse measures of classifiers that are not trained, and of more or fewer classes than they are for."""
     if metrics and not variants.labeled:
         raise ConfigurationError(
             f"metrics is {', '.join(metrics)}, but not all learners of method {method.name!r} learn from labels: they "
             f"measure the classifier, which is not trained; leave metrics out"
         )
+    if metrics and data.kind != "single-label":
+        scores = [kind_of(data.target).metric.name, *kind_of(data.target).further_names]
+        raise ConfigurationError(
+            f"metrics is {', '.join(metrics)}, which are of classes, and data set {data.name!r} is for {data.kind}, "
+            f"whose scores, {' and '.join(scores)}, are always recorded; leave metrics out"
+        )
+    classes = data.classes
     if "top5" in metrics and classes <= TOP:
         raise ConfigurationError(
             f"metrics names top5, and the data has {classes} classes: it would always be 100 %; leave it out"
@@ -83,6 +92,24 @@ def check_metrics(metrics: Sequence[str], method: Method, variants: Variants, cl
         raise ConfigurationError(
             f"metrics names confusion, and the data has {classes} classes: every line of the metrics would have "
             f"{classes * classes:,} more numbers; it is for up to {_MAX_CONFUSED} classes"
+        )
+
+
+def check_kind(config: Config, data: Dataset) -> None:
+    """Refuse settings that need a class per sample where samples have none."""
+    if data.kind == "single-label":
+        return
+    network = config.network
+    for key, wants in (("partners", network.partners.startswith("useful")), ("choose", network.choose == "useful")):
+        if wants:
+            raise ConfigurationError(
+                f"{key} is {getattr(network, key)!r}, which compares validation samples with class means, and "
+                f"data set {data.name!r} is for {data.kind}; use similar partners or relevant observations"
+            )
+    if config.evaluation.probe not in ("auto", "none"):
+        raise ConfigurationError(
+            f"probe is {config.evaluation.probe!r}, a classifier of features, and data set {data.name!r} is for "
+            f"{data.kind}; leave probe out"
         )
 
 
@@ -102,7 +129,14 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
     """
     name = learner.task.model
     if learner.task.classes != data.classes:
-        raise ConfigurationError(f"model {name!r} predicts {learner.task.classes} classes, the data has {data.classes}")
+        if data.kind == "single-label":
+            raise ConfigurationError(
+                f"model {name!r} predicts {learner.task.classes} classes, the data has {data.classes}"
+            )
+        raise ConfigurationError(
+            f"model {name!r} has {learner.task.classes} outputs, and {data.kind} of data set {data.name!r} needs "
+            f"{data.classes}; end it with a linear layer of {data.classes} outputs"
+        )
     _check_text(learner, data)
     if data.fields is not None:
         _check_fields(learner, participant.role.objective, data.fields)

@@ -21,10 +21,12 @@ from consilience.data.own_data import ONE_PER_LEARNER
 from consilience.data.partition import parse_partition
 from consilience.data.paths import FILE_OPTIONS
 from consilience.data.raw_dataset import check_class_count, first_samples
+from consilience.data.registry import refuse_other_kind
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.models import from_file
 from consilience.simulation.setup.participants import Model
+from consilience.task import Target
 
 _OF_SAMPLES = ("shareable", "owners", "sample_epsilons")  # of training samples, one value for each
 _PICTURE = 12  # pixels per side; smaller images get an MLP by default
@@ -86,8 +88,10 @@ def _model_name(model: Model) -> str:
     return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
 
 
-def load_data(config: Config, progress: bool = False, scaling: Scaling | None = None) -> Dataset:
-    """The data a configuration asks for; scaling: the one to use, if it is fixed."""
+def load_data(
+    config: Config, progress: bool = False, scaling: Scaling | None = None, target: Target | None = None
+) -> Dataset:
+    """The data a configuration asks for; scaling, target: those to use, if they are fixed."""
     return load(
         config.data.source,
         directory=config.data.folder,
@@ -100,9 +104,11 @@ def load_data(config: Config, progress: bool = False, scaling: Scaling | None = 
         label=config.data.label,
         owners=config.data.owners,
         drop=config.data.drop,
+        kind=config.data.kind,
         test_data=config.data.test_data,
         scaling=scaling or config.data.scaling,
         classes=config.data.classes,
+        target=target,
     )
 
 
@@ -123,6 +129,7 @@ def select_samples(data: Dataset, config: Config) -> Dataset:
             raise ConfigurationError(f"{key} is for {of} and cannot change arrays or a Dataset; {advice}")
     if config.data.scaling != "auto":
         raise ConfigurationError("scaling cannot change a Dataset; give it where the Dataset is made")
+    refuse_other_kind(data.name, data.kind, config.data.kind)
     data = _first_classes(data, config.data.classes)
     selected: dict[str, Any] = {}
     for key, half in (("train", ""), ("test", "test_")):
@@ -138,7 +145,7 @@ def select_samples(data: Dataset, config: Config) -> Dataset:
 
 def _first_classes(data: Dataset, count: int | None) -> Dataset:
     """The samples of the first `count` classes of your own data; None: of all."""
-    check_class_count(f"data set {data.name!r}", count, data.classes, text=bool(data.alphabet))
+    check_class_count(f"data set {data.name!r}", count, data.classes, data.target.kind, text=bool(data.alphabet))
     if count is None:
         return data
     train, test = data.targets < count, data.test_targets < count

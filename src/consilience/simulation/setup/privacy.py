@@ -91,10 +91,22 @@ def check_private(learner: Learner) -> None:
     if privacy is None or privacy.private == "upload":
         return
     check_private_exchanges(learner.role, privacy.private)
+    _refuse_several_groups(learner, privacy.private)
     if privacy.private == "training":
         _refuse_coupled_samples(learner)
     else:
         _refuse_trained_encoder(learner)
+
+
+def _refuse_several_groups(learner: Learner, private: str) -> None:
+    """Refuse means in several of which one sample counts: noise is computed for one."""
+    means = [e.name for e in uploaded(learner.role) if isinstance(e, AveragingExchange)]
+    if means and learner.task.target.kind == "multi-label":
+        raise ConfigurationError(
+            f"private is {private!r}, and in multi-label tasks a sample counts in the mean of each of its labels, so "
+            f"that the noise of exchange {means[0]!r}, which is for one mean, would be too little; use "
+            f"private='upload', or a method that shares weights alone, such as fedavg"
+        )
 
 
 def _until(rounds: Iterator[int], last: int) -> Iterator[int]:

@@ -13,6 +13,7 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError
+from consilience.kinds import kind_of
 from consilience.learner.private_uploads import LearnerPrivacy
 from consilience.method import Method, Role
 from consilience.privacy.plan import PrivacyPlan
@@ -31,7 +32,8 @@ def sample_epsilons(data: Dataset, role: Role, samples: np.ndarray) -> np.ndarra
     """
     found = np.full(len(samples), np.inf) if data.sample_epsilons is None else data.sample_epsilons[samples]
     for name, epsilon in role.sample_epsilons:
-        of_class = data.targets[samples] == class_number(data, name, "sample_epsilons")
+        group = class_number(data, name, "sample_epsilons")
+        of_class = kind_of(data.target).in_groups(data.target, data.targets[samples], [group])
         found = np.where(of_class, np.minimum(found, epsilon), found)
     return found
 

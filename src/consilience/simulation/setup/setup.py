@@ -12,10 +12,17 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.method import Method
+from consilience.methods.task_kinds import role_for_kind
 from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.setup.assign_data import AssignedData, assign_data
 from consilience.simulation.setup.cohorts import Cohorts, plan_cohorts
-from consilience.simulation.setup.compatibility import check_ensemble, check_metrics, check_roles, check_validation
+from consilience.simulation.setup.compatibility import (
+    check_ensemble,
+    check_kind,
+    check_metrics,
+    check_roles,
+    check_validation,
+)
 from consilience.simulation.setup.evaluation_plan import EvaluationPlan, plan_evaluation
 from consilience.simulation.setup.federations import Federations, build_federations
 from consilience.simulation.setup.participants import Model, Participant
@@ -23,6 +30,7 @@ from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, plan_p
 from consilience.simulation.setup.privacy import plan_privacy
 from consilience.simulation.setup.sample_budgets import check_sample_epsilons
 from consilience.simulation.setup.variants import Variants, variants_of
+from consilience.task import TaskKind
 
 log = logging.getLogger("consilience")
 
@@ -56,7 +64,7 @@ class Setup:
         if host is not None:
             shape = self.data.train.shape
             sample_bytes = math.prod(shape) * (1 if len(shape) == 3 else 4)
-            downloaded += sample_bytes * self.data.counts[:, host].sum(-1)[:, None]
+            downloaded += sample_bytes * self.data.sizes[:, host, None]
             downloaded[:, host] = 0
         return downloaded
 
@@ -92,9 +100,11 @@ def build_setup(
     if not elsewhere:
         check_roles(method, variants.learners)
     check_ensemble(config.evaluation.ensemble, method, variants)
+    variants = replace(variants, participants=_for_kind(method, variants, data.kind))
+    check_kind(config, data)
     evaluation = plan_evaluation(config, variants)
     check_validation(config.evaluation.validation, method, evaluation.accuracy_source)
-    check_metrics(config.evaluation.metrics, method, variants, data.classes)
+    check_metrics(config.evaluation.metrics, method, variants, data)
     federations = build_federations(config, method, variants.learners, variants.count)
     assigned = assign_data(config, method, data, variants, first, kept)
     variants = replace(variants, participants=_with_batches(config, variants, assigned))
@@ -105,11 +115,19 @@ def build_setup(
     return Setup(method, variants, federations, assigned, cohorts, evaluation, partners, privacy)
 
 
+def _for_kind(method: Method, variants: Variants, kind: TaskKind) -> tuple[tuple[Participant, ...], ...]:
+    """Participants whose roles suit the kind of task; refused where an exchange or the objective does not serve it."""
+    return tuple(
+        tuple(replace(each, role=role_for_kind(method, each.role, kind)) for each in some)
+        for some in variants.participants
+    )
+
+
 def _with_batches(config: Config, variants: Variants, data: AssignedData) -> tuple[tuple[Participant, ...], ...]:
     """Participants whose exchanges know how many batches a learner with the mean number of samples takes in a round.
 
     It does not depend on the seed, so that a federation is the same alone and together with others.
     """
-    samples = (1 - config.evaluation.validation) * data.counts[0].sum() / variants.learners
+    samples = (1 - config.evaluation.validation) * data.sizes[0].sum() / variants.learners
     batches = config.training.epochs * math.ceil(samples / config.training.batch_size)
     return tuple(tuple(each.with_batches(max(batches, 1)) for each in some) for some in variants.participants)

@@ -18,6 +18,7 @@ from torch import Tensor
 from consilience.data import Dataset
 from consilience.data.local_test_sets import LocalTestSets
 from consilience.errors import ConsilienceError
+from consilience.kinds import kind_of
 from consilience.learner.initial_state import template_state
 from consilience.learner.learner import Learner
 from consilience.learner.state import LearnerState, stacked_shapes
@@ -38,7 +39,7 @@ from consilience.simulation.engines.shared_data import data_arrays, on_device
 from consilience.simulation.engines.stack.memory_budget import MemoryBudget, free_unused
 from consilience.simulation.engines.stack.stackable import explain_unstackable
 from consilience.simulation.engines.stack.stacked_answers import stack_answers
-from consilience.simulation.engines.stack.stacked_passes import choose_stacked, correct_stacked, receive_stacked
+from consilience.simulation.engines.stack.stacked_passes import choose_stacked, receive_stacked, score_sums_stacked
 from consilience.simulation.engines.stack.stacked_trainer import Uploads
 from consilience.simulation.engines.stack.trainer_cache import TrainerCache
 from consilience.simulation.records.timing import Clock
@@ -107,7 +108,7 @@ class StackEngine(Executor):
         """In one trainer, or in several where rows have batches of different widths or do not fit at once."""
         learner, clock = self.learners[job.cohort], Clock(self.device)
         losses = np.zeros((len(job.rows), len(learner.loss_terms) + 1))
-        correct = np.zeros((len(job.rows), learner.task.classes), dtype=np.int64) if job.evaluate else None
+        correct = np.zeros((len(job.rows), kind_of(learner.task).columns(learner.task))) if job.evaluate else None
         finite = np.ones((len(job.rows), 1 + len(job.uploads)), dtype=bool)
         self._uploads = {}
 
@@ -222,7 +223,8 @@ class StackEngine(Executor):
     def evaluate(self, job: Evaluate) -> JobResult:
         """Test the learners of a job, as many at once as fit."""
         clock, members = Clock(self.device), self.plans[job.cohort].members
-        correct = np.zeros((len(job.rows), self.learners[job.cohort].task.classes), dtype=np.int64)
+        task = self.learners[job.cohort].task
+        correct = np.zeros((len(job.rows), kind_of(task).columns(task)))
 
         def work(entries: np.ndarray) -> None:
             rows = job.rows[entries]
@@ -262,7 +264,7 @@ class StackEngine(Executor):
     def _correct(
         self, cohort: int, state: LearnerState, own: OwnTests | None = None, answer: AnswerKind = "common"
     ) -> Tensor:
-        """Correct test samples of each class, (rows, classes); few enough rows at once that each sees enough samples.
+        """What scores follow from, (rows, columns); few enough rows at once that each sees enough samples.
 
         own: the test samples of some of the rows, where each is tested on its own.
         """
@@ -271,7 +273,7 @@ class StackEngine(Executor):
         for i in range(0, len(state), rows):
             some = slice(i, i + rows)
             part, tests = state.rows(some), self.data.tests() if own is None else own(some)
-            found.append(correct_stacked(self.learners[cohort], part, tests, answer, own is not None, samples))
+            found.append(score_sums_stacked(self.learners[cohort], part, tests, answer, own is not None, samples))
         return torch.cat(found)
 
     def __enter__(self) -> Self:

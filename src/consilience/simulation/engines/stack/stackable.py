@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from consilience.errors import ConfigurationError, first_sentence
+from consilience.kinds import kind_of
 from consilience.learner.initial_state import template_state
 from consilience.learner.learner import Batch, Learner, batch_draws, upload_noise_size
 from consilience.learner.local_training import values_before_batch
@@ -97,7 +98,8 @@ def _run_two_learners(learner: Learner) -> None:
     held = _first_answers(learner, state)
     count, binding = learner.count(_SAMPLES), learner.binding
     inputs = torch.zeros((2, _SAMPLES, *learner.task.inputs), dtype=learner.dtype, device=learner.device)
-    targets = torch.zeros((2, _SAMPLES), dtype=torch.int64, device=learner.device)
+    example = kind_of(learner.task).example_targets(learner.task, _SAMPLES).to(learner.device)
+    targets = torch.stack([example, example])
 
     def zeros(wanted: int) -> Tensor:
         return torch.zeros((wanted, _SAMPLES), dtype=torch.float64, device=learner.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.learner.learner import Learner
-from consilience.learner.passes import choose, count_correct
+from consilience.learner.passes import choose, score_sums
 from consilience.learner.state import LearnerState
 from consilience.simulation.engines.stack.batched_layers import Layers
 from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received, vmap_answers
@@ -31,7 +31,7 @@ def receive_stacked(learner: Learner, state: LearnerState, answers: Mapping[str,
 
 
 @torch.no_grad()
-def correct_stacked(
+def score_sums_stacked(
     learner: Learner,
     state: LearnerState,
     tests: tuple[Tensor, Tensor],
@@ -39,7 +39,7 @@ def correct_stacked(
     stacked: bool,
     samples: int,
 ) -> Tensor:
-    """Test samples of each class that each learner predicts correctly, (rows, classes), `samples` at a time.
+    """What the score of each learner follows from, (rows, columns), `samples` at a time.
 
     stacked: whether the tests are each learner's own.
     """
@@ -48,7 +48,7 @@ def correct_stacked(
     def one(state: dict[str, Any], inputs: Tensor, targets: Tensor) -> Tensor:
         row = LearnerState.from_dict(state)
         with learner.bound(row, *learner.binding.tensors(row)):
-            return count_correct(learner, inputs, targets, answer, samples)
+            return score_sums(learner, inputs, targets, answer, samples)
 
     with Layers():
         return vmap(one, in_dims=(0, axis, axis))(state.as_dict(), *tests)

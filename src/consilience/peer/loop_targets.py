@@ -1,0 +1,67 @@
+"""Targets of a training loop of one's own, checked against the federation's kind of task, as exchanges take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from consilience.errors import ConfigurationError
+from consilience.task import Task, TaskKind
+
+_FAR = 100.0
+"""Standard deviations from the mean: numbers that are further away have not been standardized."""
+_UNPACK = (
+    "if the targets are not the last item of your batches, join with unpack=..., which makes (inputs, targets) of a "
+    "batch"
+)
+
+
+def check_targets(task: Task, targets: Tensor, where: str) -> Tensor:
+    """The targets as exchanges take them: classes, 0 or 1 for each label, or standardized numbers.
+
+    where: what they are, such as "the loader's targets". What does not fit the kind of task is refused.
+    """
+    return _CHECKS[task.target.kind](task, targets, f"{where} are {targets.dtype} of the shape {tuple(targets.shape)}")
+
+
+def _classes(task: Task, targets: Tensor, said: str) -> Tensor:
+    wrong = targets.ndim != 1 or targets.is_floating_point()
+    if wrong or bool(((targets < 0) | (targets >= task.classes)).any()):
+        reach = f", from {targets.min()} to {targets.max()}" if targets.numel() else ""
+        raise ConfigurationError(
+            f"{said}{reach}; this federation takes integers from 0 to {task.classes - 1}, one per sample; {_UNPACK}"
+        )
+    return targets.long()
+
+
+def _label_sets(task: Task, targets: Tensor, said: str) -> Tensor:
+    if targets.ndim != 2 or targets.shape[1] != task.classes or bool(((targets != 0) & (targets != 1)).any()):
+        raise ConfigurationError(
+            f"{said}; this federation is for multi-label and takes 0 or 1 for each of {task.classes} labels, "
+            f"(rows, {task.classes}); {_UNPACK}"
+        )
+    return targets.long()
+
+
+def _numbers(task: Task, targets: Tensor, said: str) -> Tensor:
+    values = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+    if values.ndim != 1 or not bool(torch.isfinite(values).all()):
+        raise ConfigurationError(
+            f"{said}; this federation is for regression and takes one finite number per sample, (rows,); {_UNPACK}"
+        )
+    mean, std = task.target.mean, task.target.std
+    if bool((values.abs() > _FAR).any()):
+        raise ConfigurationError(
+            f"{said}, up to {values.abs().max():.4g}: this federation takes standardized numbers; give "
+            f"(targets - {mean:.6g}) / {std:.6g}, which are target.mean and target.std of peer.charter"
+        )
+    return values.float()
+
+
+_CHECKS: dict[TaskKind, Callable[[Task, Tensor, str], Tensor]] = {
+    "single-label": _classes,
+    "multi-label": _label_sets,
+    "regression": _numbers,
+}
