@@ -21,6 +21,7 @@ ENTRY_POINTS = {
     "peer/array_charter.py: create_array_charter": "what a charter consists of, by name",
     "peer/create_charter.py: create_charter": "what a charter consists of, by name",
     "peer/peer.py: join": "users name what they give",
+    "simulation/advise.py: advise": "users name what they give",
     "simulation/simulate.py: simulate": "users name what they give",
     "simulation/compare.py: compare": "users name what they give",
     "simulation/sweep.py: sweep": "users name what they give",

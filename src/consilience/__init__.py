@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from consilience.peer.array_targets import Targets
     from consilience.peer.direct.network import PeerNetwork
     from consilience.peer.peer import Peer, join
+    from consilience.presentation.advice import Advice
     from consilience.report.page import write_report
+    from consilience.simulation.advise import advise
     from consilience.simulation.compare import Comparison, compare
     from consilience.simulation.result import Result
     from consilience.simulation.simulate import simulate
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Advice": "presentation.advice",
     "ArrayPeer": "peer.array_peer",
     "BatchView": "exchanges",
     "Clusters": "exchanges",
@@ -95,6 +98,7 @@ _HOMES = {
     "Update": "exchanges",
     "View": "exchanges",
     "Weights": "exchanges",
+    "advise": "simulation.advise",
     "build_method": "methods",
     "build_model": "models",
     "class_means": "functional.class_means",
@@ -117,6 +121,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Advice",
     "ArrayPeer",
     "BatchView",
     "Clusters",
@@ -153,6 +158,7 @@ __all__ = [
     "Update",
     "View",
     "Weights",
+    "advise",
     "build_method",
     "build_model",
     "class_means",

@@ -12,6 +12,8 @@ PARTS = DEVICE, SERVER = "device", "server"
 """The parts of a split model: the private one, which ends with the cut layer, and the one that reads its output."""
 AnswerKind = Literal["common", "own"]
 """A learner's answer: its model's, for everybody's data, or the one for data like its own."""
+TRAINED = "trained"
+"""The part of a model that is trained: everything that is not frozen."""
 
 
 TaskKind = Literal["single-label", "multi-label", "regression"]
@@ -54,6 +56,8 @@ SINGLE_LABEL = Target()
 class Task:
     """Outputs of the model (classes C), feature width d', input shape, what is predicted, and the model's shapes.
 
+    The shapes include those of its frozen part.
+
     Tasks of learners with different architectures differ in `parameters` and `buffers` only: whether they can work
     together depends on the channels of their exchanges.
     """
@@ -77,7 +81,15 @@ class Task:
     """Of a split model: the names of the parameters and buffers of each part."""
     target: Target = SINGLE_LABEL
 
+    frozen: frozenset[str] = frozenset()
+    """Names of parameters and buffers that are the same for all learners: nothing changes them, and none travels."""
+
     def covered(self, part: str, names: Iterable[str]) -> list[str]:
-        """The names in a part: one of the two parts of a split model, a module's name, a glob, or "*" for all."""
-        own = self.parts.get(part)
-        return names_in_part(part, names) if own is None else [n for n in names if n in own]
+        """The names in a part, without the frozen ones.
+
+        A part is "trained" for all of them, one of the two parts of a split model, a module's name, or a glob.
+        """
+        own, trained = self.parts.get(part), [n for n in names if n not in self.frozen]
+        if part == TRAINED:
+            return trained
+        return names_in_part(part, trained) if own is None else [n for n in trained if n in own]

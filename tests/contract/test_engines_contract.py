@@ -464,22 +464,40 @@ def test_loop_equals_stack_with_tied_and_unused_parameters_and_any_buffers(
     assert state["learners.0.other_buffers.int64"][:, 0].tolist() == steps.tolist() and len(set(steps.tolist())) > 1
 
 
-def frozen() -> SplitModel:
-    model = slim()
-    for parameter in model.features.parameters():
-        parameter.requires_grad_(False)
-    return model
+def backbone() -> SplitModel:
+    """A frozen convolution with BatchNorm, and a trained layer and classifier on it."""
+    features = nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).requires_grad_(False),
+        nn.Linear(4 * 36, 8),
+        nn.Tanh(),
+    )
+    return SplitModel(features, nn.Linear(8, 10))
 
 
+TRAINED_SIZE = 4 * 36 * 8 + 8 + 8 * 10 + 10
+
+
+@pytest.mark.parametrize("case", ["fedavg", "fedavg-1bit", "representation-sharing", "consilience"])
 @pytest.mark.parametrize("chance", [{}, PARTIAL_PARTICIPATION], ids=["even", "unequal, come and go"])
-def test_frozen_parameters_do_not_change(chance: Mapping[str, Any], device: str, data: Dataset) -> None:
-    config = settings("representation-sharing", device, weight_decay=0.1, **chance)
-    end = assert_engines_agree(config, data, models=[frozen])[0]["learners.0.parameters"]
-    with stage("stack", config, data, models=[frozen]) as rounds:
-        start = run_rounds(rounds, 0)[0]["learners.0.parameters"]
-    features = 64 * 32 + 32
-    assert np.array_equal(end[:, :features], start[:, :features])
-    assert (end[:, features:] != start[:, features:]).any(axis=1).all()
+def test_frozen_part_is_one_for_all_learners(case: str, chance: Mapping[str, Any], device: str, data: Dataset) -> None:
+    config = settings(case, device, weight_decay=0.1, **chance)
+    state, _ = assert_engines_agree(config, data, models=[backbone])
+    found = {}
+    for engine in ("loop", "stack"):
+        with stage(engine, config, data, models=[backbone]) as rounds:
+            started = run_rounds(rounds, 0)[0]
+            frozen = rounds.engine.learners[0].modules.frozen
+            before = {kind: values.clone() for kind, values in frozen.flat().items()}
+            rounds.run(evaluate=False)
+            rounds.run(evaluate=True)
+            found[engine] = before
+            assert all(torch.equal(values, before[kind]) for kind, values in frozen.flat().items())
+        head = 8 * 10 + 10 if case == "consilience" else 0
+        assert started["learners.0.parameters"].shape[1] == TRAINED_SIZE + head
+        assert started["learners.0.buffers"].shape[1] == 0 and "learners.0.other_buffers.int64" not in started
+        assert (state["learners.0.parameters"] != started["learners.0.parameters"]).any(axis=1).all()
+    assert before.keys() == {"float64", "int64"}
+    assert all(torch.equal(values, found["loop"][kind]) for kind, values in found["stack"].items())
 
 
 # BatchNorm depends on the whole batch, so a partial batch cannot be padded

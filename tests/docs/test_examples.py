@@ -16,6 +16,7 @@ COVERED = (
     "bring_your_own_data",
     "bring_your_own_model",
     "download_only",
+    "federated_lora",
     "mixed_architectures",
     "new_exchange",
     "numpy_member",
@@ -24,13 +25,15 @@ COVERED = (
     "two_hospitals",
 )
 LINES = 150
+WARNS = {"federated_lora": ["-W", "ignore::FutureWarning"]}
+"""peft calls what transformers will drop."""
 
 
 def output(name: str, folder: Path) -> list[str]:
     """The lines that an example prints, run as a program from another folder."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     environment["CONSILIENCE_CACHE"] = str(folder / "cache")
-    program = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
+    program = [sys.executable, "-W", "error", *WARNS.get(name, []), str(EXAMPLES / f"{name}.py")]
     result = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout.splitlines()
@@ -70,6 +73,18 @@ def test_images_in_a_folder_are_classified(tmp_path: Path) -> None:
     assert arrays.startswith("arrays: (240, 1, 16, 16)") and "60 for tests, scaled by mean" in arrays
     assert torch_like == "torch: (240, 1, 16, 16), the same samples as from arrays: True"
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []  # no files are left behind
+
+
+def test_one_bit_for_each_weight_of_adapters_is_a_small_part_of_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("peft"), pytest.importorskip("transformers")
+    _, bit, floats, model, summary = output("federated_lora", tmp_path)
+    assert all(line.endswith("True") for line in (bit, floats, model))  # all members have the same bits
+    (trained, sent, before, after), (_, as_floats, *_), (whole, in_full, *_) = map(numbers, (bit, floats, model))
+    assert trained == 2 * 2 * (64 * 2 * 2) + 64 * 4 + 4 and whole > 100 * trained
+    assert 200 * sent <= in_full and 4 * whole < in_full
+    assert 10 * sent < as_floats and 4 * trained < as_floats
+    assert before < 40 and after > 55  # chance is 25
+    assert summary.startswith(f"one bit is 1/{int(in_full // sent)} of the model in float32")
 
 
 def test_three_architectures_share_features_of_one_width(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from consilience.leakage.audit import AuditedRun, AuditSettings, audit_run, prep
 from consilience.leakage.audit_results import FILE, AuditResult, audit_as_json, read_audit, write_audit
 from consilience.leakage.audit_tables import attack_rows, audit_text, epsilon_rows
 from consilience.leakage.epsilon_audit import audit_epsilon, neighboring_samples
-from consilience.leakage.shadow_federations import draw_members, learners_samples, run_shadows, running
+from consilience.leakage.shadow_federations import draw_members, learners_samples, run_shadows
 from consilience.leakage.upload_statistics import confidence, means_statistics
 from consilience.privacy.plan import PrivacyPlan
+from consilience.simulation.in_memory import running
 from consilience.simulation.round.seen_upload import SeenUpload
 from consilience.simulation.setup.inputs import models_of
 from consilience.simulation.setup.setup import build_setup

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from consilience.errors import CheckpointError
+from consilience.errors import CheckpointError, ConfigurationError
 from consilience.learner.layout import Layout
 from consilience.learner.rebuild import ModelKind
 from consilience.models import cut, split
+from consilience.models.frozen import build_with_frozen_part, frozen_digest, frozen_tensors, trained_tensors
 
 
 class Net(nn.Module):
@@ -30,7 +31,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("build", [Net, lambda: split(Net(), at="fc"), lambda: cut(Net(), at="conv")])
 def test_the_user_s_module_gets_its_weights_back(build: type[nn.Module], channels_last: bool) -> None:
-    trained = Net().train()
+    trained = build_with_frozen_part(Net).original.train()
     trained(torch.randn(6, 2, 4, 4))  # moves the norm's buffers
     whole = split(trained, at="fc")
 
@@ -38,9 +39,10 @@ def test_the_user_s_module_gets_its_weights_back(build: type[nn.Module], channel
         layout = Layout({name: tuple(t.shape) for name, t in named.items()}, channels_last=channels_last)
         return torch.cat([layout.flat(named).detach(), torch.full((7,), beside)])  # as exchanges' own modules follow
 
-    buffers = dict(whole.named_buffers())
+    parameters, buffers = trained_tensors(whole)
+    assert len(parameters) == len(list(whole.parameters())) - 1  # without the bias that is frozen
     vectors = {
-        "parameters": flat(dict(whole.named_parameters()), 9.0),
+        "parameters": flat(parameters, 9.0),
         "buffers": flat({k: b for k, b in buffers.items() if b.is_floating_point()}, 9.0),
         "other_buffers.int64": flat({k: b for k, b in buffers.items() if not b.is_floating_point()}, 9),
     }
@@ -50,6 +52,21 @@ def test_the_user_s_module_gets_its_weights_back(build: type[nn.Module], channel
         assert torch.equal(tensor, trained.state_dict()[name]), name
     inputs = torch.randn(3, 2, 4, 4)
     torch.testing.assert_close(made(inputs), trained.eval()(inputs))
+
+
+def test_other_values_of_the_frozen_part_are_refused() -> None:
+    """What the vectors leave out must be what the learners were trained with."""
+
+    class Changed(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            with torch.no_grad():
+                self.conv.bias.add_(torch.rand(3) + 1)  # type: ignore[union-attr]
+
+    before = frozen_digest(frozen_tensors(build_with_frozen_part(Net)))
+    kind = ModelKind(Changed, "net", True, frozen_sha256=before)
+    with pytest.raises(ConfigurationError, match=r"model 'net': its frozen part .*other values .*load them from"):
+        kind.rebuild({"parameters": torch.zeros(200), "buffers": torch.zeros(6)})
 
 
 def test_fewer_values_than_the_model_has_are_refused() -> None:

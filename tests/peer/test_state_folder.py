@@ -154,12 +154,14 @@ def test_state_of_another_layout_is_refused_with_advice(tmp_path: Path) -> None:
         peer.close()
         folder = made.folder / "peer-0"
         text, _, _ = (folder / "peer" / INDEX).read_text().rstrip("\n").rpartition("\n")
-        newer = json.dumps({**json.loads(text), "layout": 3})
-        (folder / "peer" / INDEX).write_text(f"{newer}\n{hashlib.sha256(newer.encode()).hexdigest()}\n")
-        with pytest.raises(CheckpointError, match=r"layout 3, and this version reads layout 2.*or delete that folder"):
-            made.join(running.url, 0)
+        for layout in (2, 4):
+            other = json.dumps({**json.loads(text), "layout": layout})
+            (folder / "peer" / INDEX).write_text(f"{other}\n{hashlib.sha256(other.encode()).hexdigest()}\n")
+            said = rf"layout {layout}, and this version reads layout 3.*or delete that folder"
+            with pytest.raises(CheckpointError, match=said):
+                made.join(running.url, 0)
         old = made.folder / "old"
         old.mkdir()
         (old / "peer.safetensors").write_bytes(b"")
-        with pytest.raises(CheckpointError, match=r"peer.safetensors.*layout 1.*reads layout 2.*or delete the file"):
+        with pytest.raises(CheckpointError, match=r"peer.safetensors.*layout 1.*reads layout 3.*or delete the file"):
             made.join(running.url, 0, folder=old)

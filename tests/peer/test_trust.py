@@ -19,13 +19,22 @@ from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.state import ChannelUpload
 from consilience.relay import admin
 from consilience.relay.app import Limits, Relay
-from consilience.relay.new_key import use_key
 from consilience.relay.restore import back_up, restore
 from consilience.relay.store import Store
+from consilience.wire.charter import read_charter
 from consilience.wire.headers import ANSWER_HEADER, upload_sha256
+from consilience.wire.signatures import public_key
 from tests.relay_tools import Federation, create_federation, in_a_thread
 
 Change = Callable[[Any], Any]
+
+
+def use_new_key(store: Store) -> None:
+    """Sign with another private key, whose public part is in every charter."""
+    store.keys.create()
+    for record in store.federations.all():
+        charter = read_charter(record.charter).with_relay_key(public_key(store.keys.get()))
+        store.federations.update_row(record, record._replace(charter=charter.to_toml()))
 
 
 @pytest.fixture
@@ -111,7 +120,7 @@ def test_key_of_the_first_contact_is_kept_and_another_one_refused(federation: Fe
         index = federation.store.parent / "member" / "peer" / "state.json"
         kept = index.read_bytes()
     with contextlib.closing(Store(federation.store)) as store, store.writing():
-        use_key(store.sql)  # another relay at the same address, whose charter names its own key
+        use_new_key(store)  # another relay at the same address, whose charter names its own key
     with served(federation) as url:
         with pytest.raises(RelayError, match="is not signed with its key ed25519:") as refused, peer(federation, url):
             pass

@@ -20,7 +20,7 @@ import trustme
 from tests.relay_tools import SOURCE, wait_until
 
 CHARTER = """\
-protocol = 1
+protocol = 2
 name = "tiny"
 classes = 2
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import pytest
 
 from consilience.relay import admin
 from consilience.relay.restore import back_up
-from consilience.relay.store import LAYOUT, Store
+from consilience.relay.store import Store
 from consilience.wire import codec
 from consilience.wire.charter import message_of
 from consilience.wire.headers import UPLOAD_HEADER, Part, format_parts
@@ -137,21 +136,3 @@ def test_a_federation_without_a_public_set_has_no_place_for_one(tmp_path: Path) 
     with serving(made.store) as relay:
         answer = httpx.get(f"{relay.url}/v1/public-set", headers=of(made.tokens[0]))
         assert answer.status_code == 404 and answer.json()["code"] == "not-found"
-
-
-def test_a_store_of_the_layout_before_gets_the_new_table(tmp_path: Path) -> None:
-    store, tokens = create_small(tmp_path)
-    with contextlib.closing(sqlite3.connect(store)) as sql, sql:
-        sql.execute("DROP TABLE public_sets")
-        sql.execute(f"PRAGMA user_version = {LAYOUT - 1}")
-    with pytest.raises(Exception, match=f"a store of layout {LAYOUT - 1}, and nothing was changed"):
-        admin.verify(store)
-    with serving(store) as relay:
-        assert httpx.put(f"{relay.url}/v1/public-set", content=BODY, headers=of(tokens[0])).status_code == 200
-    assert admin.verify(store)["damage"] == []
-    assert (tmp_path / f"relay.db.layout-{LAYOUT - 1}").exists()
-    with contextlib.closing(sqlite3.connect(store)) as sql, sql:
-        sql.execute(f"PRAGMA user_version = {LAYOUT - 1}")
-        sql.execute("DROP TABLE receipts")
-    with pytest.raises(Exception, match="its tables are not; restore a backup"):
-        Store(store)

@@ -21,7 +21,6 @@ from consilience.relay.answers import AnswerRequest
 from consilience.relay.app import Relay
 from consilience.relay.checksums import DamagedRecord
 from consilience.relay.integrity import check_store
-from consilience.relay.migrate import _LAYOUT_2
 from consilience.relay.recount import recount
 from consilience.relay.rejections import Rejection
 from consilience.relay.restore import back_up
@@ -441,41 +440,17 @@ def test_file_that_is_cut_is_refused_with_a_clear_error(sound: Federation, tmp_p
         ManualWriter(federation)
 
 
-def test_store_of_the_last_layout_is_migrated_and_a_copy_kept(sound: Federation, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", [2, 3, 4])
+def test_store_with_bodies_of_an_older_protocol_is_refused_and_unchanged(
+    layout: int, sound: Federation, tmp_path: Path
+) -> None:
+    """Receipts sign the bodies as they were acknowledged: none of them can be written in another form."""
     federation = copied(sound, tmp_path, "relay.db")
-    with contextlib.closing(Store(federation.store)) as store:
-        store.members.set_seen(dict.fromkeys(range(1, MEMBERS + 1), 0))  # layout 2 did not know when
-    before = contents(federation.store)
-    back_to_layout_2(federation.store)
-    old = federation.store.read_bytes()
-    with pytest.raises(ConfigurationError, match="nothing was changed; a relay that serves it migrates it to layout 4"):
-        admin.verify(federation.store)
-    with manual_writer(federation) as at:
-        assert at.version == ROUNDS
-    kept = tmp_path / "relay.db.layout-2"
-    with contextlib.closing(sqlite3.connect(kept)) as sql:
-        assert sql.execute("PRAGMA user_version").fetchone() == (2,) and len(old) > 0
-    after = contents(federation.store)
-    assert [row[2] for row in after.pop("epochs")] == ["migrated from layout 2"]
-    assert [(row[2], json.loads(row[5])) for row in after["audit"]] == [("migrated", {"layout": 2})]
-    assert f'relay_key = "{admin.key(federation.store)}"' in after["federations"][0][2]
-    same = set(after) - {"channel_states", "members", "federations", "keys", "leases", "audit"}
-    assert all(after[name] == before[name] for name in same)
-    columns = len(_LAYOUT_2["members"])
-    assert [row[:columns] for row in after["members"]] == [row[:columns] for row in before["members"]]
-    assert check_store_at(federation.store) == []
-
-
-def back_to_layout_2(path: Path) -> None:
-    """Make of a store what the last version wrote: no checksums, and states without versions."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
-        sql.execute(f"DELETE FROM channel_states WHERE version > 0 AND version < {ROUNDS}")
-        sql.execute("DROP INDEX contributions_of_upload")
-        for table in ("epochs", "operators", "keys", "leases", "audit", "public_sets"):
-            sql.execute(f"DROP TABLE {table}")
-        for table, columns in _LAYOUT_2.items():
-            sql.execute(f"CREATE TABLE plain AS SELECT {', '.join(columns)} FROM {table}")
-            sql.execute(f"DROP TABLE {table}")
-            sql.execute(f"ALTER TABLE plain RENAME TO {table}")
-        sql.execute("CREATE INDEX contributions_of_upload ON contributions(upload)")
-        sql.execute("PRAGMA user_version = 2")
+    with contextlib.closing(sqlite3.connect(federation.store)) as sql:
+        sql.execute(f"PRAGMA user_version = {layout}")
+    before = federation.store.read_bytes()
+    said = rf"layout {layout}, which an older version.* reads layout 5\. Serve it with the version that wrote it, or"
+    for use in (ManualWriter, lambda made: admin.verify(made.store), lambda made: admin.status(made.store)):
+        with pytest.raises(ConfigurationError, match=said):
+            use(federation)
+    assert federation.store.read_bytes() == before

@@ -112,7 +112,7 @@ def test_any_charter_round_trips(data: st.DataObject, seed: int) -> None:
 # --- refusals
 
 GOOD = {
-    "protocol": 1,
+    "protocol": 2,
     "name": "digits",
     "classes": 3,
     "method": {"name": "some"},
@@ -144,7 +144,7 @@ TENSOR = "channels/c/tensors/t"
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("protocol", 2, "protocol is 2; this library implements 1"),
+        ("protocol", 1, "protocol is 1; this library implements 2.*create the federation again"),
         ("name", None, "name is missing"),
         ("name", "Digits", "name 'Digits': use lower-case"),
         ("name", "a" * 65, "name 'a+': use lower-case"),

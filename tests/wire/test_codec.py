@@ -41,11 +41,56 @@ def opened(body: bytes) -> tuple[dict[str, Any], bytes]:
 
 def test_float32_body_byte_by_byte() -> None:
     message = {"p.mean": Field((2,))}
-    header = b'{"p.mean":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'  # 59 bytes, and 5 spaces
-    body = (64).to_bytes(8, "little") + header + b" " * 5 + floats(1.0, -2.5).tobytes()
+    header = b'{"0":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'  # 54 bytes, and 2 spaces
+    body = (56).to_bytes(8, "little") + header + b" " * 2 + floats(1.0, -2.5).tobytes()
     assert codec.encode(message, {"p.mean": floats(1.0, -2.5)}) == body
-    assert codec.encoded_size(message) == len(body) == 80
+    assert codec.encoded_size(message) == len(body) == 72
     assert codec.decode(message, body)["p.mean"].tolist() == [1.0, -2.5]
+
+
+def test_names_of_tensors_are_not_in_a_body() -> None:
+    """The header depends on shapes and encodings alone, in the order of the message."""
+    encodings = (FLOAT32, INT8, BIT, INT4, FLOAT16, BIT, FLOAT32)
+    long = {
+        f"weights.base.layer.{i}.attention.query.lora_A.default.weight": Field((2, 3), e)
+        for i, e in enumerate(encodings)
+    }
+    short = {str(i): field for i, field in enumerate(long.values())}
+    values = np.random.default_rng(0).standard_normal((len(long), 2, 3), dtype=np.float32)
+    body = codec.encode(long, dict(zip(long, values, strict=True)))
+    assert body == codec.encode(short, dict(zip(short, values, strict=True))) and b"lora" not in body
+    assert list(opened(body)[0]) == [*("0", "1.scale", "6", "int4_scales", "scales"), "4", "1", *("bits", "int4")]
+    assert load(body)["6"].tolist() == values[6].tolist()  # any reader of safetensors finds them
+    for (name, field), x in zip(long.items(), values, strict=True):
+        assert codec.decode(long, body)[name].tolist() == field.encoding.quantize(x).tolist(), name
+
+
+def test_ten_tensors_and_more_are_in_the_order_of_safetensors() -> None:
+    """Which sorts names as text: "10" comes before "2"."""
+    message = {f"p.{i}": Field((1,)) for i in range(12)}
+    body = codec.encode(message, {f"p.{i}": floats(i) for i in range(12)})
+    assert body == save({str(i): floats(i) for i in range(12)})
+    assert [codec.decode(message, body)[f"p.{i}"][0] for i in range(12)] == list(range(12))
+
+
+def test_errors_about_a_header_have_the_names_of_the_message() -> None:
+    message = {"p.first": Field((1,)), "p.second": Field((2,), INT8)}
+    body = codec.encode(message, {"p.first": floats(1.0), "p.second": floats(1.0, 2.0)})
+    for stored, other, field, said in (
+        (
+            b'"0":',
+            b'"9":',
+            "p.first",
+            r"missing \['p.first'\], unknown \['9'\]; declared are \['p.first', 'p.second', '",
+        ),
+        (b'"1":', b'"0":', "p.first", "has the key '0' twice"),
+        (b'"dtype":"I8","shape":[2]', b'"dtype":"I8","shape":[1]', "p.second", "tensor 'p.second' is stored as"),
+        (b'"1.scale"', b'"0.scale"', "p.second.scale", r"missing \['p.second.scale'\], unknown \['0.scale'\]"),
+    ):
+        assert stored in body
+        with pytest.raises(WireError, match=said) as caught:
+            codec.decode(message, body.replace(stored, other))
+        assert caught.value.field == field
 
 
 def test_every_encoding_in_one_body() -> None:
@@ -67,12 +112,12 @@ def test_every_encoding_in_one_body() -> None:
     }
     header, data = opened(codec.encode(message, tensors))
     assert {name: (part["dtype"], part["shape"], part["data_offsets"]) for name, part in header.items()} == {
-        "p.mean": ("F32", [1, 2], [0, 8]),
-        "q.byte.scale": ("F32", [2], [8, 16]),
+        "0": ("F32", [1, 2], [0, 8]),
+        "3.scale": ("F32", [2], [8, 16]),
         "scales": ("F32", [2], [16, 24]),
-        "p.count": ("I32", [2], [24, 32]),
-        "q.half": ("F16", [2], [32, 36]),
-        "q.byte": ("I8", [2, 3], [36, 42]),
+        "1": ("I32", [2], [24, 32]),
+        "2": ("F16", [2], [32, 36]),
+        "3": ("I8", [2, 3], [36, 42]),
         "bits": ("U8", [1], [42, 43]),
     }
     assert data[:8] == floats(0.1, 7.0).tobytes()
@@ -199,7 +244,6 @@ def test_encode_refuses_missing_and_unknown_names() -> None:
         {"b.scale": Field((1,)), "b": Field((1,), INT8)},
         {"int4": Field((1,)), "b": Field((1,), INT4)},
         {"int4_scales": Field((1,)), "b": Field((1,), INT4)},
-        {"__metadata__": Field((1,))},
     ],
 )
 def test_clashing_names_are_refused(message: dict[str, Field]) -> None:
@@ -340,7 +384,7 @@ def test_decode_of_some_tensors_still_checks_all() -> None:
         for seen in (made.decode(body, only), made.read(body, only)):
             assert list(seen) == [name for name in COUNTED if name in only]
             assert all(x.tobytes() == whole[name].tobytes() for name, x in seen.items())
-    start = 8 + int.from_bytes(body[:8], "little") + opened(body)[0]["p.mean"]["data_offsets"][0]
+    start = 8 + int.from_bytes(body[:8], "little") + opened(body)[0]["0"]["data_offsets"][0]
     broken = body[:start] + floats(np.nan).tobytes() + body[start + 4 :]
     with pytest.raises(WireError, match=r"'p.mean' at \(0, 0\) is nan"):
         made.decode(broken, only=["p.count"])

@@ -80,7 +80,7 @@ def test_charter_of_a_plain_mean_does_not_name_it() -> None:
 @pytest.mark.parametrize("line", ['aggregation = "median"', "clip_norm = 1.0", "clip_ratio = 2.0", "weight_cap = 5"])
 def test_charter_with_a_pool_that_should_resist_is_refused(line: str) -> None:
     text = (
-        'protocol = 1\nname = "some"\nclasses = 3\nmethod = {name = "some"}\n'
+        'protocol = 2\nname = "some"\nclasses = 3\nmethod = {name = "some"}\n'
         f'[channels.seen]\nkind = "pool"\n{line}\n[channels.seen.tensors.x]\nshape = [3]\n'
     )
     with pytest.raises(ConfigurationError, match="is a pool"):

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import consilience
+from consilience.cli.advise import advise
 from consilience.cli.audit import audit
 from consilience.cli.data import data
 from consilience.cli.export import export, predict
@@ -28,7 +29,7 @@ from consilience.extras import install_command
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "To begin": (run, compare, report, init, methods),
-    "More with runs": (sweep, show, export, predict, data, leakage, audit, reproduce),
+    "More with runs": (advise, sweep, show, export, predict, data, leakage, audit, reproduce),
     "Over a network": (join, federation, key),
 }
 """The commands under their headings in the help; those to begin with are also shown where none is given."""

@@ -22,6 +22,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import report_write_errors
 from consilience.kinds import Metric as Score
 from consilience.kinds import kind_of
+from consilience.presentation.advice import Advice
 from consilience.presentation.baseline import differences_table
 from consilience.presentation.data_overview import (
     classes_table,
@@ -66,7 +67,7 @@ class Screen:
         self.err = Console(stderr=True, highlight=False, markup=False)
         self._progress: Progress | None = None
         self._task: Any = None
-        self._method = ""
+        self._shown = ""  # the task
         log = logging.getLogger("consilience")
         log.handlers, log.propagate = [_ScreenHandler(self)], False
         log.setLevel(logging.INFO)
@@ -75,6 +76,17 @@ class Screen:
         """Show the progress of a method."""
         if not self.err.is_terminal:
             return
+        accuracy = history.last("accuracy")
+        mean = "" if np.isnan(accuracy).all() else f"{np.nanmean(accuracy):.1f} %"
+        self._show_progress(method, method, round_, rounds, mean)
+
+    def progress(self, method: str, done: int, total: int) -> None:
+        """Show the progress of all methods of a trial."""
+        if self.err.is_terminal:
+            self._show_progress("trial", f"trial: {method}", done, total)
+
+    def _show_progress(self, task: str, text: str, done: int, total: int, accuracy: str = "") -> None:
+        """Show how much of a task is done; the time that remains is of the task."""
         if self._progress is None:
             columns = (
                 TextColumn("{task.description}"),
@@ -90,13 +102,11 @@ class Screen:
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._progress.start()
-        if method != self._method:
+        if self._task is None or task != self._shown:
             if self._task is not None:
                 self._progress.remove_task(self._task)
-            self._method, self._task = method, self._progress.add_task(method, total=rounds, accuracy="")
-        accuracy = history.last("accuracy")
-        mean = "" if np.isnan(accuracy).all() else f"{np.nanmean(accuracy):.1f} %"
-        self._progress.update(self._task, completed=round_, accuracy=mean)
+            self._shown, self._task = task, self._progress.add_task(text, total=total, accuracy="")
+        self._progress.update(self._task, description=text, completed=done, accuracy=accuracy)
 
     def _quiet(self) -> None:
         if self._progress is not None:
@@ -130,6 +140,17 @@ class Screen:
         for sentence in said.sentences:
             warning = sentence in said.warnings
             self.out.print(f"warning: {sentence}" if warning else sentence, style="yellow" if warning else "")
+
+    def advice(self, advice: Advice, numbers: bool) -> None:
+        """Print the three sentences of an advice, one paragraph each; numbers: also its tables."""
+        self._quiet()
+        if self.json:
+            print(json.dumps(advice.to_dict()), flush=True)
+            return
+        for sentence in advice.sentences:
+            self.out.print(sentence, soft_wrap=not self.out.is_terminal)
+        for table in advice.tables() if numbers else ():
+            self.out.print(table)
 
     def show(self, summaries: Sequence[Mapping[str, Any]]) -> None:
         """Print the results of a run, and where it is saved."""

@@ -56,11 +56,11 @@ BUILT_IN = {
     ),
     "fedavg": KnownMethod(
         "The mean of all learners' weights (McMahan et al. 2017).",
-        {"start": "common", "part": "*", "every": 1, "buffers": "share", **_WEIGHTS, **_OWN_MODEL},
+        {"start": "common", "part": "trained", "every": 1, "buffers": "share", **_WEIGHTS, **_OWN_MODEL},
     ),
     "fedprox": KnownMethod(
         "FedAvg with training held near the common weights (Li et al. 2020).",
-        {"mu": 0.01, "start": "common", "part": "*", "every": 1, **_WEIGHTS, **_OWN_MODEL},
+        {"mu": 0.01, "start": "common", "part": "trained", "every": 1, **_WEIGHTS, **_OWN_MODEL},
     ),
     "fedproto": KnownMethod(
         "Mean features of each class, distilled (Tan et al. 2022).",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -13,7 +13,7 @@ from consilience.config.schedules import Rate, constant_number, number_or_schedu
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.kinds import ALL_KINDS
-from consilience.task import PARTS, Task, TaskKind
+from consilience.task import PARTS, TRAINED, Task, TaskKind
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT16, FLOAT32, Encoding
@@ -23,6 +23,8 @@ _RECENT = 0.25
 """How much the newest interval between two downloads counts in a learner's mean interval."""
 _WRAP = 2**20
 """Versions are compared modulo this number, which float32 holds exactly: a restored relay has very large ones."""
+_LISTED = 20
+"""Names of parameters that an error lists."""
 _FAR = 256
 """Versions that are further apart are no absence: the first download, or the relay was restored from a backup."""
 
@@ -31,7 +33,8 @@ _FAR = 256
 class Weights(Exchange):
     """Move a common model by the mean change of all learners' models, weighted by sample counts.
 
-    part: what is shared, a module's name or a glob. prox: how strongly training is held near the common weights.
+    part: what is shared: "trained" for all that is not frozen, a module's name or a glob; what is frozen never is.
+    prox: how strongly training is held near the common weights.
     buffers: BatchNorm's running statistics travel as means ("share") or stay private ("local"). start: whether learners
     start with the common weights; a learner that starts elsewhere measures its first change from the common weights, so
     the mean of changes is still the mean of weights. up, down: encodings; coarse ones keep a residual. step: how far
@@ -48,7 +51,7 @@ class Weights(Exchange):
     needs_representations: ClassVar[bool] = False
     allows_partners: ClassVar[bool] = True
     kinds: ClassVar[tuple[TaskKind, ...]] = ALL_KINDS
-    part: str = "*"
+    part: str = TRAINED
     prox: Rate = 0.0
     every: int = 1
     buffers: Buffers = "share"
@@ -84,7 +87,7 @@ class Weights(Exchange):
 
     def describe_upload(self) -> str:
         """What leaves the learner, in a few words."""
-        what = "every weight" if self.part == "*" else f"every weight of {self.part}"
+        what = "every weight" if self.part in (TRAINED, "*") else f"every weight of {self.part}"
         return f"the change of {what}" + (", one bit each" if self.up.bits == 1 else "")
 
     def _shared(self, view: View) -> dict[str, Tensor]:
@@ -135,8 +138,14 @@ class Weights(Exchange):
 
 
 def covered_parameters(exchange: str, part: str, task: Task) -> list[str]:
-    """The model's parameters that a part covers; refuses one that covers nothing."""
+    """The model's parameters that a part covers; refuses one that covers nothing that is trained."""
     names = task.covered(part, task.parameters)
+    if not names and (still := replace(task, frozen=frozenset()).covered(part, task.parameters)):
+        raise ConfigurationError(
+            f"{exchange}: part {part!r} covers {len(still)} parameters of {task.model}, such as {still[0]!r}, and all "
+            f"are frozen (requires_grad=False): they never travel; unfreeze some, or name a part of what is trained: "
+            f"{_listed(task)}"
+        )
     if not names and part in PARTS and not task.parts:
         raise ConfigurationError(
             f"{exchange}: part {part!r} needs a model in two parts, and {task.model} is not cut; use a model that is "
@@ -144,11 +153,18 @@ def covered_parameters(exchange: str, part: str, task: Task) -> list[str]:
         )
     if not names:
         parts = f"its parts are {', '.join(task.parts)} and " if task.parts else ""
+        what = "its trained parameters are" if task.frozen else "its parameters are"
         raise ConfigurationError(
-            f"{exchange}: part {part!r} covers nothing of {task.model}; {parts}its parameters are "
-            f"{', '.join(task.parameters)}"
+            f"{exchange}: part {part!r} covers nothing of {task.model}; {parts}{what} {_listed(task)}"
         )
     return names
+
+
+def _listed(task: Task) -> str:
+    """The first names of the trained parameters of a model."""
+    names = task.covered(TRAINED, task.parameters)
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more if names else "none is"
 
 
 def _at_least_16_bits(encoding: Encoding) -> Encoding:

@@ -17,10 +17,11 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError
 from consilience.leakage.audit_results import EpsilonAudit, Neighbors
-from consilience.leakage.shadow_federations import learners_samples, running
+from consilience.leakage.shadow_federations import learners_samples
 from consilience.method import Method
 from consilience.privacy.epsilon_bound import MIN_TRIALS, epsilon_lower_bound
 from consilience.randomness import random_bits
+from consilience.simulation.in_memory import running
 from consilience.simulation.round.seen_upload import AnswerKey, OnAnswer, SeenUpload, SentAnswer
 from consilience.simulation.run import OnRound
 from consilience.simulation.setup.inputs import models_of

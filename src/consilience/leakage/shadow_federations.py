@@ -6,8 +6,7 @@ else. Their uploads are watched round by round, and their models at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,11 +29,11 @@ from consilience.learner.passes import compute_logits
 from consilience.method import Method
 from consilience.randomness import random_bits
 from consilience.simulation.engines.answers import received
-from consilience.simulation.engines.choose import choose_engine, open_engine, torch_configured_for
+from consilience.simulation.in_memory import running
 from consilience.simulation.result import Result
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.round.seen_upload import SeenUpload
-from consilience.simulation.run import OnRound, Run
+from consilience.simulation.run import OnRound
 from consilience.simulation.setup.assign_data import split_for_seed
 from consilience.simulation.setup.inputs import models_of
 from consilience.simulation.setup.setup import Setup, build_setup
@@ -92,15 +91,6 @@ def learners_samples(config: Config, method: Method, data: Dataset) -> list[np.n
     """Positions of each learner's samples in the split of the first seed, sorted."""
     split = split_for_seed(config, method, data, config.federation.seed)
     return [np.sort(np.concatenate(split.parts))] if method.pooled else [np.sort(part) for part in split.parts]
-
-
-@contextmanager
-def running(config: Config, setup: Setup, on_round: OnRound | None) -> Iterator[Run]:
-    """A run of a setup that saves nothing, with its engine open."""
-    with torch_configured_for(config):
-        stacked = choose_engine(config, setup)
-    with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
-        yield Run(config, setup, engine, None, on_round, {}, keep_models=False)
 
 
 def _check(data: Dataset, parts: list[np.ndarray], host: int | None) -> None:

@@ -69,6 +69,7 @@ class Learner:
         self.exchanges, self.optimizer = spec.role.exchanges, spec.optimizer  # with the bound learner's own settings
         self.modules = LearnerModules(spec)
         self.model, self.task = self.modules.model, self.modules.task
+        _refuse_untrained(self.modules)
         self.channels = {e.name: e.channel(self.task) for e in self.exchanges}
         _refuse_overlap(self.channels)
         self.binding = ModelBinding(self.modules)
@@ -78,9 +79,7 @@ class Learner:
         moving = {name for name, channel in self.channels.items() if channel.moves}
         self.receiving = self.downloading | self.uploading & moving
         """Names of the exchanges whose answers it is sent: a change is measured from the newest common values."""
-        owned = _owned_parameters(self.exchanges, self.task)
-        _refuse_frozen(owned & self.binding.frozen, self.task)
-        mask = ~self.binding.parameters.mask(owned | self.binding.frozen)
+        mask = ~self.binding.parameters.mask(_owned_parameters(self.exchanges, self.task))
         self.optimized: Tensor | None = None if bool(mask.all()) else mask.to(self.device)
         """(parameters,) which parameters the local optimizer changes; None where it changes all of them."""
         self.moved_before_batches = frozenset(
@@ -349,12 +348,12 @@ def _refuse_overlap(channels: Mapping[str, schema.Channel]) -> None:
             moved[tensor] = name
 
 
-def _refuse_frozen(frozen: Collection[str], task: Task) -> None:
-    """A parameter that an exchange moves by its gradient needs one."""
-    if frozen:
+def _refuse_untrained(modules: LearnerModules) -> None:
+    """A model with nothing to train learns nothing."""
+    if not modules.named_tensors()[0]:
         raise ConfigurationError(
-            f"{task.model}: {min(frozen)!r} is frozen (requires_grad=False), and an exchange moves it by its gradient; "
-            f"unfreeze it, or leave it out of the exchange's part"
+            f"{modules.task.model}: all of its parameters are frozen (requires_grad=False), so there is nothing to "
+            f"train; unfreeze some, such as those of its classifier, or add adapters (docs/guides/adapters.md)"
         )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from consilience.learner.layout import Layout
 from consilience.learner.modules import LearnerModules
 from consilience.learner.state import LearnerState, Tensors
+from consilience.task import TRAINED
 
 
 class ModelBinding:
@@ -27,7 +28,7 @@ class ModelBinding:
     def __init__(self, modules: LearnerModules) -> None:
         self.modules, device = modules, torch.device(modules.spec.device)
         parameters, buffers = modules.named_tensors()
-        self._holders = _holders(modules, parameters | buffers)
+        self._holders = _holders(modules, parameters | buffers)  # of the frozen part none: it stays as it is
         self._parameters: Mapping[str, Tensor] = parameters
         self._buffers: Mapping[str, Tensor] = {k: b for k, b in buffers.items() if b.is_floating_point()}
         self._other_buffers = _by_dtype({k: b for k, b in buffers.items() if not b.is_floating_point()})
@@ -36,17 +37,16 @@ class ModelBinding:
         self.buffers = _layout(self._buffers, channels_last)
         self.other_buffers = {kind: _layout(named, channels_last) for kind, named in self._other_buffers.items()}
         self._name_model_tensors(self._parameters, self._buffers)
-        self.frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
         self.gradient = torch.zeros(self.parameters.size, dtype=modules.spec.dtype, device=device)
         gradients = self.parameters.views(self.gradient)
         for name, parameter in parameters.items():
             parameter.grad = gradients[name]
 
     def _name_model_tensors(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
-        """The tensors an exchange sees: those of the task, without what exchanges train beside it."""
+        """The tensors an exchange sees: those of the task, without what is frozen or what exchanges train beside it."""
         task = self.modules.task
-        self.model_parameters = {name: parameters[name] for name in task.parameters}
-        self.model_buffers = {name: buffers[name] for name in task.buffers}
+        self.model_parameters = {name: parameters[name] for name in task.covered(TRAINED, task.parameters)}
+        self.model_buffers = {name: buffers[name] for name in task.covered(TRAINED, task.buffers)}
 
     def bind(self, state: LearnerState) -> None:
         """Let the modules' tensors be views into this state."""
@@ -126,7 +126,7 @@ def _holders(modules: LearnerModules, named: Mapping[str, Tensor]) -> list[tuple
     names = {id(tensor): name for name, tensor in named.items()}
     every = [module for root in modules.roots() for module in root.modules()]
     dicts: list[Any] = [held for module in every for held in (module._parameters, module._buffers)]
-    return [(held, key, names[id(t)]) for held in dicts for key, t in held.items() if t is not None]
+    return [(held, key, names[id(t)]) for held in dicts for key, t in held.items() if id(t) in names]
 
 
 def _by_dtype(named: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

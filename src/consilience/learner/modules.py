@@ -12,9 +12,19 @@ from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import CUT, Exchange
+from consilience.learner.frozen_part import FrozenPart
 from consilience.learner.spec import LearnerSpec
+from consilience.learner.state import Tensors
 from consilience.models import SplitModel, to_split_model
 from consilience.models.cut import cut, cut_shape
+from consilience.models.frozen import (
+    FROZEN_SEED,
+    check_frozen_digest,
+    frozen_digest,
+    frozen_names,
+    frozen_norms,
+    frozen_tensors,
+)
 from consilience.objectives import Objective
 from consilience.task import DEVICE, Task
 
@@ -31,10 +41,16 @@ class LearnerModules:
         self.spec = spec
         self.owners: tuple[Objective | Exchange, ...] = (spec.role.objective, *spec.role.exchanges)
         device = torch.device(spec.device)
-        with torch.random.fork_rng(devices=[]):  # weights come with a state: leave the caller's generator alone
+        with torch.random.fork_rng(devices=[]):  # weights come with a state, only those of the frozen part stay
+            torch.default_generator.manual_seed(FROZEN_SEED)  # torch.manual_seed would seed GPUs, which takes long
             self.model: SplitModel = _build_model(spec).to(device, spec.dtype)
             self.task = _task(self.model, spec)
             self.extra = {name: modules.to(device, spec.dtype) for name, modules in self._make_extra().items()}
+        self.frozen = self._frozen_part()
+        self.frozen_sha256 = frozen_digest(frozen_tensors(self.model))
+        check_frozen_digest(self.frozen_sha256, spec.frozen_sha256, spec.model)
+        self.frozen_norms = frozenset(norm for root in self.roots() for norm in frozen_norms(root))
+        self._drawn: tuple[int, tuple[Tensors, Tensors]] | None = None  # with a frozen part, what was drawn last
         self._outputs: dict[str, Tensor] = {}
         for layer in {layer for owner in self.owners for layer in owner.layers}:
             self.layer(layer).register_forward_hook(keep_output(self._outputs, layer))
@@ -43,24 +59,35 @@ class LearnerModules:
         """The model, and the extra modules."""
         return (self.model, *self.extra.values())
 
-    def named_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Parameters and buffers by name."""
-        return _named_tensors(self.model, self.extra)
+    def named_tensors(self) -> tuple[Tensors, Tensors]:
+        """Parameters and buffers by name, without the frozen ones."""
+        named = _named_tensors(self.model, self.extra)
+        parameters, buffers = ({k: t for k, t in each.items() if k not in self.frozen} for each in named)
+        return parameters, buffers
 
-    def draw(self, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Parameters and buffers of newly made modules, with weights drawn from a seed."""
+    def draw(self, seed: int) -> tuple[Tensors, Tensors]:
+        """Parameters and buffers of newly made modules, with weights drawn from a seed, without the frozen ones."""
+        if self._drawn is not None and self._drawn[0] == seed:
+            return self._drawn[1]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well, which takes long
             model = to_split_model(self.spec.build())
             extra = self._make_extra()
         parameters, buffers = _named_tensors(model, extra)
-        own, _ = self.named_tensors()
+        own, others = self.named_tensors()
+        if missing := own.keys() - {name for name, tensor in parameters.items() if tensor.requires_grad}:
+            raise ConfigurationError(
+                f"{self.task.model}: the function that builds the model freezes {min(missing)!r} in one call and not "
+                f"in another; it must freeze the same parameters each time it is called"
+            )
         if any(parameters[name] is tensor for name, tensor in own.items()):
             raise ConfigurationError(
                 f"{self.task.model}: the function that builds the model returned the same module twice; it must make a "
                 f"new one each time it is called, because every learner needs weights of its own"
             )
-        return parameters, buffers
+        drawn = {name: parameters[name] for name in own}, {name: buffers[name] for name in others}
+        self._drawn = (seed, drawn) if self.frozen_sha256 else None
+        return drawn
 
     def _make_extra(self) -> dict[str, nn.ModuleDict]:
         """New modules of the objective and the exchanges; the learner's own model is the last of the objective's."""
@@ -69,6 +96,15 @@ class LearnerModules:
         if objective.trains_own_model:
             extra[objective.name][OWN_MODEL] = to_split_model(self.spec.build())
         return extra
+
+    def _frozen_part(self) -> FrozenPart:
+        """The frozen tensors of all modules; a model of the learner's own has those of the model."""
+        named: Tensors = {k: t for each in _named_tensors(self.model, self.extra) for k, t in each.items()}
+        prefixes = {"": self.model} | {f"{owner}/": modules for owner, modules in self.extra.items()}
+        frozen = [f"{prefix}{name}" for prefix, root in prefixes.items() for name in sorted(frozen_names(root))]
+        own = f"{self.spec.role.objective.name}/{OWN_MODEL}."
+        alike = {name: name.removeprefix(own) for name in frozen if name.startswith(own)}
+        return FrozenPart({k: named[k] for k in frozen}, alike, torch.device(self.spec.device).type == "cpu")
 
     def layer(self, name: str) -> nn.Module:
         """A module of the model by its name, or the one where its first part ends, "cut"."""
@@ -86,9 +122,11 @@ class LearnerModules:
         return module
 
     def set_training(self, training: bool) -> None:
-        """Switch layers such as BatchNorm between training and evaluation mode."""
+        """Switch layers such as BatchNorm between training and evaluation mode, where frozen ones stay."""
         for module in self.roots():
             module.train(training)
+        for norm in self.frozen_norms:
+            norm.training = False
 
     def forward(self, inputs: Tensor) -> Representations:
         """Features, logits and outputs of named layers for inputs, each of which is a valid sample."""
@@ -152,9 +190,9 @@ def keep_output(outputs: dict[str, Any], layer: str) -> Any:
     return hook
 
 
-def _named_tensors(model: nn.Module, extra: Mapping[str, nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _named_tensors(model: nn.Module, extra: Mapping[str, nn.Module]) -> tuple[Tensors, Tensors]:
     """Parameters and buffers by name: the model's, then those of the objective's and the exchanges' own modules."""
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    parameters: Tensors = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
     for owner, modules in extra.items():
         parameters |= {f"{owner}/{k}": p for k, p in modules.named_parameters()}
@@ -183,4 +221,6 @@ def _task(model: SplitModel, spec: LearnerSpec) -> Task:
     buffers |= {f"{objective.name}/{k}": tuple(b.shape) for k, b in floating.items()}
     own = {name for name in (*parameters, *buffers) if name.startswith(f"{objective.name}/")}
     parts = {part: names | own if part == DEVICE else names for part, names in model.parts.items()}
-    return replace(known, parameters=parameters, buffers=buffers, scaling=spec.scaling, public=spec.public, parts=parts)
+    frozen = frozen_names(model) | {f"{objective.name}/{name}" for name in frozen_names(extra)}
+    shared = {"scaling": spec.scaling, "public": spec.public, "parts": parts, "frozen": frozen}
+    return replace(known, parameters=parameters, buffers=buffers, **shared)

@@ -45,17 +45,16 @@ def private_losses(
     """
     (parameters, buffers), state, step = tensors, learner.state, batch.private
     assert learner.spec.privacy is not None and step is not None
-    moving = {name: p.detach() for name, p in parameters.items() if name not in learner.binding.frozen}
+    moving = {name: p.detach() for name, p in parameters.items()}
 
     def of_one(moving: Tensors, inputs: Tensor, target: Tensor, draws: Tensors, position: Tensor) -> Any:
         one = Batch(inputs[None], target[None], {k: d[:, None] for k, d in draws.items()}, position[None])
-        with learner.bound(state, parameters | moving, buffers):
+        with learner.bound(state, moving, buffers):
             return learner.losses(one, samples, received)
 
     every = vmap(grad_and_value(of_one, has_aux=True), in_dims=(None, 0, 0, 1, 0), randomness="different")
     found, (_, terms) = every(moving, batch.inputs, batch.targets, dict(batch.draws), batch.positions)
-    still = {n: torch.zeros_like(p).expand(len(step.drawn), *p.shape) for n, p in parameters.items() if n not in found}
-    gradients = learner.binding.parameters.flat(found | still)  # (rows, parameters)
+    gradients = learner.binding.parameters.flat(found)  # (rows, parameters)
     gradient = private_gradient(
         gradients, step.drawn, learner.spec.privacy.clip, step.noise, step.normal, step.expected
     )

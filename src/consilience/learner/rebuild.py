@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from consilience.errors import CheckpointError
 from consilience.export.own_answer import OwnAnswer, own_answer
 from consilience.learner.layout import Layout
-from consilience.models import SplitModel, model_digest, to_split_model
+from consilience.models import SplitModel, model_digest
+from consilience.models.frozen import (
+    build_with_frozen_part,
+    check_frozen_digest,
+    frozen_digest,
+    frozen_tensors,
+    trained_tensors,
+)
 from consilience.objectives.two_answers import LOG_SHARES, WEIGHTS
 
 OTHER, OBJECTIVE = "other_buffers.", "objective_state."
@@ -31,24 +38,24 @@ class ModelKind:
     channels_last: bool = True  # how the flat vectors hold kernels of convolutions, see `Layout`
     own_head: bool = False  # whether a private head comes after the model among the parameters
     own_model: bool = False  # whether a model of the learner's own comes after that
+    frozen_sha256: str = ""  # of the frozen part, which is no part of the vectors: building the model makes it
 
     def rebuild(self, flat: Mapping[str, Tensor]) -> SplitModel:
-        """A new model on the CPU, in evaluation mode, with these weights.
+        """A new model on the CPU, in evaluation mode, with these weights and its frozen part.
 
         flat: "parameters", "buffers" and "other_buffers.DTYPE" of a learner's state. What is trained beside the model
         comes after it in these vectors and is left out.
         """
         self._refuse_changed_file()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # for parts of the module that the model does not use
-            model = to_split_model(self.build()).to(self.dtype)
-        self._fill(model.named_parameters(), flat["parameters"])
-        buffers = list(model.named_buffers())
-        self._fill(((name, b) for name, b in buffers if b.is_floating_point()), flat["buffers"])
+        model = build_with_frozen_part(self.build).to(self.dtype)
+        check_frozen_digest(frozen_digest(frozen_tensors(model)), self.frozen_sha256, self.name)
+        parameters, buffers = trained_tensors(model)
+        self._fill(parameters, flat["parameters"])
+        self._fill({name: b for name, b in buffers.items() if b.is_floating_point()}, flat["buffers"])
         for key, values in flat.items():
             if key.startswith(OTHER):
                 kind = getattr(torch, key.removeprefix(OTHER))
-                self._fill(((name, b) for name, b in buffers if b.dtype == kind), values)
+                self._fill({name: b for name, b in buffers.items() if b.dtype == kind}, values)
         model.original.eval()
         return model.eval()
 
@@ -61,7 +68,7 @@ class ModelKind:
         if not self.own_head and not private:
             return None
         model, head = self.rebuild(flat), 0
-        size = sum(parameter.numel() for parameter in model.parameters())
+        size = sum(parameter.numel() for parameter in trained_tensors(model)[0].values())
         if self.own_head:
             layout = Layout({"head.weight": (model.classes, model.width), "head.bias": (model.classes,)})
             head = layout.size
@@ -79,8 +86,7 @@ class ModelKind:
             )
 
     @torch.no_grad()
-    def _fill(self, named: Iterable[tuple[str, Tensor]], flat: Tensor) -> None:
-        tensors = dict(named)
+    def _fill(self, tensors: Mapping[str, Tensor], flat: Tensor) -> None:
         layout = Layout({name: tuple(t.shape) for name, t in tensors.items()}, channels_last=self.channels_last)
         if layout.size > len(flat):
             raise CheckpointError(
@@ -93,7 +99,7 @@ class ModelKind:
 
 def _after_model(flat: Mapping[str, Tensor], model: SplitModel, parameters: int) -> dict[str, Tensor]:
     """The flat vectors of a learner's own model, which comes after the model; parameters: how many come before it."""
-    buffers = list(model.buffers())
+    buffers = list(trained_tensors(model)[1].values())
     floating = sum(b.numel() for b in buffers if b.is_floating_point())
     own = {"parameters": flat["parameters"][parameters:], "buffers": flat["buffers"][floating:]}
     for key in (key for key in flat if key.startswith(OTHER)):

@@ -45,6 +45,7 @@ class LearnerSpec:
     privacy: LearnerPrivacy | None = None  # how uploads are made private
     reader: StreamReader | None = None  # of samples that are streamed; inputs are then their numbers
     file_sha256: str = ""  # of the user's file, where the model comes from one
+    frozen_sha256: str = ""  # of the model's frozen part, which must be the same wherever it is built; empty if unknown
 
     @property
     def own_head(self) -> bool:

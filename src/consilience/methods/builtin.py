@@ -30,7 +30,7 @@ from consilience.functional.group_means import Weighting
 from consilience.method import DevicePart, Method, Role, Turns
 from consilience.methods.registry import register_method, reserve_names
 from consilience.objectives import Augmented, TwoStage, build_objective
-from consilience.task import DEVICE, SERVER
+from consilience.task import DEVICE, SERVER, TRAINED
 from consilience.validation import check_choice, check_integer
 from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 
@@ -77,7 +77,7 @@ def federated_distillation(
 @register_method
 def fedavg(
     start: Start = "common",
-    part: str = "*",
+    part: str = TRAINED,
     every: int = 1,
     buffers: Buffers = "share",
     up: str = "float32",
@@ -98,7 +98,7 @@ def fedavg(
 def fedprox(
     mu: Rate = 0.01,
     start: Start = "common",
-    part: str = "*",
+    part: str = TRAINED,
     every: int = 1,
     up: str = "float32",
     down: str = "float32",

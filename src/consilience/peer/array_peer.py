@@ -2,8 +2,7 @@
 
     peer = consilience.join_arrays(url, token)
     for round_ in range(rounds):
-        peer.refresh()
-        targets = peer.targets()
+        targets = peer.targets()  # downloads what others have shared
         ...  # train with scikit-learn, JAX, Keras or NumPy
         peer.share_arrays(features=features, labels=labels)
 
@@ -77,7 +76,13 @@ class ArrayPeer(FederationMember):
         return bool(self._download(self._exchanges.keys(), draws, wait))
 
     def targets(self) -> Targets:
-        """What the federation knows: means by class, observations and mean logits of the newest answers."""
+        """What the federation knows: means by class, observations and mean logits of the newest answers.
+
+        If you have not called `refresh` since the last round, it is called now: a loop needs `targets` and
+        `share_arrays` only.
+        """
+        if not self._refreshed:
+            self.refresh()
         return targets_of(list(self._exchanges.values()), self.connection.state.answers, self.charter.classes)
 
     def share_arrays(self, *, features: Any = None, logits: Any = None, labels: Any = None, wait: float = 0.0) -> bool:

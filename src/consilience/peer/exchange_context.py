@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from consilience.learner.draws import draw_uniform
 from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
 from consilience.models import SplitModel
+from consilience.models.frozen import frozen_names
 from consilience.objectives import Objective
 from consilience.peer.called_model import layer_name, split_model
 from consilience.peer.connection import FederationConnection
@@ -168,8 +169,8 @@ class ExchangeContext:
         given.setdefault("classify", model.classifier if model is not None else _no_classifier)
         return View(
             task=self.task,
-            parameters=dict(model.named_parameters()) if model is not None else {},
-            buffers={k: b for k, b in model.named_buffers() if b.is_floating_point()} if model is not None else {},
+            parameters={k: p for k, p in _parameters(model) if k not in self.task.frozen},
+            buffers={k: b for k, b in _buffers(model) if k not in self.task.frozen},
             valid=torch.ones(len(given["targets"]), device=self.device),
             modules=self.modules.get(owner.name, {}),  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             **given,
@@ -198,10 +199,19 @@ class ExchangeContext:
 
 
 def _task_of(model: SplitModel) -> Task:
-    parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
-    buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
-    name = type(model).__name__
-    return Task(model.classes, model.width, (), model.bound, parameters, buffers, name, parts=model.parts)
+    parameters = {k: tuple(p.shape) for k, p in _parameters(model)}
+    buffers = {k: tuple(b.shape) for k, b in _buffers(model)}
+    more = {"parts": model.parts, "frozen": frozen_names(model)}
+    return Task(model.classes, model.width, (), model.bound, parameters, buffers, type(model).__name__, **more)
+
+
+def _parameters(model: SplitModel | None) -> Iterable[tuple[str, Tensor]]:
+    return () if model is None else model.named_parameters()
+
+
+def _buffers(model: SplitModel | None) -> Iterable[tuple[str, Tensor]]:
+    """Those with numbers that can be averaged."""
+    return ((k, b) for k, b in (() if model is None else model.named_buffers()) if b.is_floating_point())
 
 
 def _no_classifier(features: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class FederationMember:
     def __init__(self, connection: FederationConnection, plan: PrivacyPlan | None) -> None:
         self.connection, self.charter = connection, connection.charter
         self._budget = PrivacyBudget(plan, connection.state)
+        self._refreshed = False  # since the last round
         pending = connection.state.pending
         self._round = max(connection.state.round, pending.round if pending else 0, 0)
 
@@ -83,6 +84,7 @@ class FederationMember:
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that this member uploaded last.
         """
+        self._refreshed = True
         connection, started = self.connection, time.monotonic()
         end = started + max(wait, connection.timeout)
         connection.outbox.flush(connection.timeout)
@@ -111,6 +113,6 @@ class FederationMember:
         if opened and not connection.state.unconfirmed and self._budget.allows_upload():
             uploads = contributions(opened)
             self._budget.add_upload()
-        self._round = round_
+        self._round, self._refreshed = round_, False
         self._finish_round()
         return outbox.queue(round_, uploads) and outbox.flush(left)

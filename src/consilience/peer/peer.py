@@ -98,7 +98,6 @@ class Peer(FederationMember, LoopTraining):
         self._privacy = loop_privacy(plan, self.role, charter.name)
         self._contributions = LoopContributions(self._context, self._gradients, self._privacy)
         self._answers = LoopAnswers(connection, self.role, self.exchanges, self._context)
-        self._refreshed = False  # since the last round
         if model is not None:
             self._answers.start_from_common_values()
         elif any(channel.moves for channel in connection.channels.values()):
@@ -115,7 +114,6 @@ class Peer(FederationMember, LoopTraining):
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that you uploaded last. Without it, the call takes at most the timeout of `join`.
         """
-        self._refreshed = True
         found = self._download(self._answers.channels(), self._context.pool_draws(), wait)
         self._answers.receive(found)
         return bool(found)
@@ -140,10 +138,11 @@ class Peer(FederationMember, LoopTraining):
         model, loader, wait = self._read_share("share", given, named, wait)
         round_ = self._next_round
         due = [e for e in self.exchanges if e.name in self.role.uploading and round_ % e.every == 0]
+        loop_refreshes = by_hand or self._refreshed
         acknowledged = self._share(model, loader, round_, due, wait)
-        if not by_hand and not self._refreshed:
+        if not loop_refreshes:
             self.refresh()
-        self._refreshed = False
+            self._refreshed = False  # not by the loop
         return acknowledged
 
     @overload

@@ -28,8 +28,8 @@ from consilience.peer.state import Arrays, PeerState, PendingUpload
 from consilience.wire.charter import Charter, read_charter
 from consilience.wire.headers import Part
 
-LAYOUT = 2
-"""The number of this layout. 1 was one file, `peer.safetensors`."""
+LAYOUT = 3
+"""The number of this layout. 1 was one file, `peer.safetensors`; in 2 names of tensors were in the pending body."""
 _INDEX, _RECEIPTS, _LOCK = "state.json", "receipts.jsonl", "lock"
 _OURS = re.compile(r"([0-9a-f]{64}|state\.json)(\.new)?")
 _FIRST_LAYOUT = "peer.safetensors"

@@ -79,12 +79,12 @@ def message(summaries: Sequence[Summary]) -> Message | None:
 
 def page_title(summaries: Sequence[Summary]) -> str:
     """What was compared, as a title: "independent, fedavg and consilience on digits"."""
-    data = _joined([f"{Path(name).name}" for name in dict.fromkeys(s["data"] for s in summaries if s.get("data"))])
+    data = joined([f"{Path(name).name}" for name in dict.fromkeys(s["data"] for s in summaries if s.get("data"))])
     labels = list(dict.fromkeys(s["method"] for s in summaries))
     swept = list(dict.fromkeys(key.removeprefix("method.") for s in summaries for key in s.get("set") or ()))
-    what = _joined(labels) if len(labels) <= 3 else f"{len(labels)} methods"
+    what = joined(labels) if len(labels) <= 3 else f"{len(labels)} methods"
     if swept and all(s.get("set") for s in summaries):
-        what = f"{plural(len(summaries), 'setting')} of {_joined(swept)} for {what}"
+        what = f"{plural(len(summaries), 'setting')} of {joined(swept)} for {what}"
     elif len(labels) > 1:
         what += " compared"
     elif len(summaries) > 1:
@@ -213,7 +213,7 @@ def _lowered(known: Sequence[Summary], gain: dict[str, Gain | None]) -> list[str
         doubtful += [] if own.difference.clear else [_label(s)]
     if not found:
         return []
-    which = "" if len(doubtful) == len(found) else f": {_joined(doubtful)}"
+    which = "" if len(doubtful) == len(found) else f": {joined(doubtful)}"
     doubt = f" Not certain with so few seeds{which}."
     what = f"Working together lowers {metric_of(known).name} on own data"
     return [f"{what}: {'; '.join(found)}.{doubt if doubtful else ''}"]
@@ -315,6 +315,6 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:] if text.startswith("The ") else text
 
 
-def _joined(words: Sequence[str]) -> str:
+def joined(words: Sequence[str]) -> str:
     """Words of a list: "a, b and c"."""
     return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])

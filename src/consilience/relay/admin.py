@@ -24,9 +24,9 @@ _LONGEST = 200  # characters of a refused name that a message shows
 
 
 @contextlib.contextmanager
-def open_store(path: Path, *, create: bool = False, may_migrate: bool = True) -> Iterator[Store]:
+def open_store(path: Path, *, create: bool = False) -> Iterator[Store]:
     """The store, closed at the end; errors of the disk become a `StorageError`."""
-    store = Store(path, create=create, may_migrate=may_migrate)
+    store = Store(path, create=create)
     try:
         yield store
     except sqlite3.Error as error:
@@ -142,7 +142,7 @@ def status(path: Path) -> list[dict[str, Any]]:
 
 def verify(path: Path) -> dict[str, Any]:
     """How many records each table of a store has, and what of it is damaged."""
-    with open_store(path, may_migrate=False) as store:
+    with open_store(path) as store:
         found = check_store(store)
     return {"records": {table.table: table.records for table in found.tables}, "damage": found.damage + found.chain}
 

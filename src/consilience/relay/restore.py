@@ -19,9 +19,7 @@ from consilience.errors import ConfigurationError, StorageError
 from consilience.relay.backup_time import note_backup
 from consilience.relay.copy_store import copy_store
 from consilience.relay.integrity import check_store
-from consilience.relay.keys import KeyTable
 from consilience.relay.lease import LeaseTable
-from consilience.relay.new_key import use_key
 from consilience.relay.renumber import next_number, renumber
 from consilience.relay.store import Store, lock_store
 from consilience.relay.tokens_since import NONE, EndedTokens, end_again, members_invited_since, tokens_ended_since
@@ -75,9 +73,7 @@ def restore(file: Path, path: Path, revoked: str | None = None) -> Restored:
     unfinished = path.with_name(f"{path.name}.restoring")
     with lock_store(path):
         try:
-            had_key = _copy(file, unfinished)
-            if path.exists() and not had_key:
-                _keep_key(unfinished, path)
+            _copy(file, unfinished)
             since = _ended_since(unfinished, path, revoked) if path.exists() else NONE
             if since.names and revoked not in ("revoke", "keep"):
                 raise ConfigurationError(
@@ -98,30 +94,16 @@ def restore(file: Path, path: Path, revoked: str | None = None) -> Restored:
     return Restored(epoch, replaced, again.names, unknown)
 
 
-def _copy(file: Path, to: Path) -> bool:
-    """Copy a backup, with what is in its write-ahead log; one that is no store, damaged or newer is refused.
-
-    Returns whether it had a key that signs: one of layout 2 gets its first key when the copy is migrated.
-    """
+def _copy(file: Path, to: Path) -> None:
+    """Copy a backup, with what is in its write-ahead log; one that is no store, damaged or newer is refused."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)) as sql:
-            had_key = bool(sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'keys'").fetchone())
             copy_store(sql, to)
         _check_sound(to, "this backup is damaged; restore another one")
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StorageError(f"{file} cannot be read as a backup of a store: {error}") from error
     except (StorageError, ConfigurationError) as error:
         raise type(error)(str(error).replace(str(to), str(file))) from None
-    return had_key
-
-
-def _keep_key(backup: Path, path: Path) -> None:
-    """Sign with the key of the store that is replaced: the members know that one."""
-    with contextlib.suppress(StorageError, ConfigurationError, sqlite3.Error):
-        with contextlib.closing(sqlite3.connect(path)) as sql:  # of any layout since there are keys
-            secret = KeyTable(sql).get()
-        with contextlib.closing(Store(backup)) as store, store.writing():
-            use_key(store.sql, secret)
 
 
 def _end_lease(path: Path) -> None:

@@ -34,7 +34,7 @@ def roll_back(path: Path, federation: str, version: int, channel: str | None = N
     They get a new number, above all that were used: members who have a newer version download them in full.
     Contributions that wait are dropped, since they were made from the values that are given up.
     """
-    with open_store(path) as store, lock_store(path), store.writing():  # opening it may migrate it
+    with open_store(path) as store, lock_store(path), store.writing():
         number = federation_id(store, federation)
         name = _moving_mean(store, number, channel)
         known = store.channel_states.versions(number, name)

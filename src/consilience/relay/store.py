@@ -18,7 +18,6 @@ from consilience.relay.audit import AuditTable
 from consilience.relay.checksums import decode_text
 from consilience.relay.keys import KeyTable
 from consilience.relay.lease import LeaseTable
-from consilience.relay.migrate import OLDEST, migrate
 from consilience.relay.store_errors import explain
 from consilience.relay.table import Table, statements
 from consilience.relay.tables import (
@@ -34,14 +33,14 @@ from consilience.relay.tables import (
     UploadTable,
 )
 
-LAYOUT = 4
-"""The layout of the tables. A store of an older layout is migrated, one of a newer layout refused."""
+LAYOUT = 5
+"""Of the tables and the bodies in them. Another is refused: receipts sign bodies, so none can be written anew."""
 
 
 class Store:
     """One connection to the file, with a table for each thing that is stored."""
 
-    def __init__(self, path: Path, *, create: bool = False, may_migrate: bool = True) -> None:
+    def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
         self.check_lease: Callable[[], None] = lambda: None
         """Called within each transaction that writes, before anything is written; the only writer sets it."""
@@ -67,7 +66,7 @@ class Store:
             with self.closed_on_error():
                 self.sql.text_factory = decode_text
                 self._configure()
-                self._check_layout(create, may_migrate)
+                self._check_layout(create)
                 self.sql.execute("PRAGMA journal_mode = WAL")
         except (sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:  # SQLite quotes names that are damaged
             raise explain(path, error) or StorageError(
@@ -103,19 +102,10 @@ class Store:
         self.sql.execute("PRAGMA wal_autocheckpoint = 16000")  # in pages: uploads wait during a checkpoint
         self.sql.execute("PRAGMA cache_size = -16000")
 
-    def _check_layout(self, create: bool, may_migrate: bool) -> None:
-        """Create the tables in a new file; migrate those of an older layout; refuse any other."""
+    def _check_layout(self, create: bool) -> None:
+        """Create the tables in a new file; refuse a file of another layout."""
         (layout,) = self.sql.execute("PRAGMA user_version").fetchone()
-        if OLDEST <= layout < LAYOUT and not may_migrate:
-            raise ConfigurationError(
-                f"{self.path} is a store of layout {layout}, and nothing was changed; a relay that serves it migrates "
-                f"it to layout {LAYOUT}"
-            )
-        if OLDEST <= layout < LAYOUT:
-            with lock_store(self.path):
-                if self.sql.execute("PRAGMA user_version").fetchone() == (layout,):  # no other process was faster
-                    migrate(self.sql, self.path, layout, LAYOUT)
-        elif layout == LAYOUT:
+        if layout == LAYOUT:
             self._check_tables()
         elif layout:
             age = "an older" if layout < LAYOUT else "a newer"

@@ -50,7 +50,7 @@ class Trail:
 
 def read_trail(path: Path, federation: str | None, member: str | None, last: int | None) -> Trail:
     """Read the entries that concern a federation or a member, and check all of them."""
-    with open_store(path, may_migrate=False) as store, store.reading():
+    with open_store(path) as store, store.reading():
         federations = {record.id: record.name for record in store.federations.sound()}
         members = {row[0]: MemberRecord(*row[:-1]) for row in store.members.select_raw() if store.members.is_sound(row)}
         chosen, number = _federation(federations, federation), None

@@ -21,7 +21,7 @@ from consilience.kinds import kind_of
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.simulation.engines.choose import check_device, choose_engine, open_engine, torch_configured_for
-from consilience.simulation.records.fingerprint import run_fingerprints
+from consilience.simulation.records.fingerprint import frozen_fingerprint, run_fingerprints
 from consilience.simulation.records.provenance import describe_split, provenance
 from consilience.simulation.records.run_folder import RunFolder, refuse_used_folder
 from consilience.simulation.records.run_lock import lock_folder
@@ -99,7 +99,8 @@ def simulate(
             folder = RunFolder.create(Path(out), config)
             folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
         with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
-            fingerprints = run_fingerprints(dataset, chosen, config) if folder else {}  # all data is read for them
+            # All data is read for them.
+            fingerprints = run_fingerprints(dataset, chosen, config) | frozen_fingerprint(setup) if folder else {}
             return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
 
 

@@ -33,7 +33,7 @@ from consilience.wire.rules import Rules
 from consilience.wire.section import CharterSection
 from consilience.wire.targets import TargetSettings
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version of the protocol that this library implements; see docs/protocol.md."""
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 """Allowed names of federations, channels and members."""
@@ -178,7 +178,11 @@ class Charter(CharterSection):
     @model_validator(mode="after")
     def _check(self) -> Charter:
         if self.protocol != PROTOCOL:
-            raise ValueError(f"protocol is {self.protocol}; this library implements {PROTOCOL}")
+            raise ValueError(
+                f"protocol is {self.protocol}; this library implements {PROTOCOL}, in which bodies have other names "
+                f"(docs/protocol.md); use the version of consilience that the charter was made with, or create the "
+                f"federation again"
+            )
         for what, name in [("name", self.name), *(("channel", name) for name in self.channel_settings)]:
             if not NAME.fullmatch(name):
                 raise ValueError(

@@ -1,7 +1,7 @@
 """Tensors to bytes and back; a body that does not match its schema is refused by name.
 
 The schema alone fixes the header of a body (`layout`), so a body has one possible length and is refused before its
-values are read. A refusal has one of `layout.CODES`, and in `field` the stored tensor at fault.
+values are read. A refusal has one of `layout.CODES`, and in `field` the tensor at fault, by its name in the message.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from consilience.errors import WireError
 from consilience.wire.encodings import Bit, Byte, RowScaled
 from consilience.wire.layout import (
     CODES,
+    SCALE,
     TYPES,
     bit_fields,
     check_header,
     check_names,
     encode_header,
+    names_in_body,
     nibble_fields,
     stored_layout,
     units_fixed,
@@ -71,8 +73,9 @@ class Codec:
 
     def __init__(self, message: Message) -> None:
         self.message = dict(message)
-        self._layout = stored_layout(message)
-        self._header = encode_header(self._layout)
+        self._names = names_in_body(message)
+        self._layout = stored_layout(message, self._names)
+        self._header = encode_header(self._layout, self._names)
         self._parts = {
             name: (tuple(part["shape"]), TYPES[part["dtype"]], len(self._header) + part["data_offsets"][0])
             for name, part in self._layout.items()
@@ -116,7 +119,7 @@ class Codec:
             why = f"a body of {len(body)} bytes was received; this message takes exactly {self.size}"
             raise WireError(why, code="wrong-length")
         if body[: len(self._header)] != self._header:
-            check_header(self._layout, bytes(body), len(self._header) - 8)
+            check_header(self._layout, self._names, bytes(body), len(self._header) - 8)
         with np.errstate(over="ignore", invalid="ignore"):  # such values are refused below
             self._check_stored(body)
             tensors, valid = self.read(body), self._within_bounds(body)
@@ -185,7 +188,7 @@ class Codec:
             if isinstance(field.encoding, Byte):
                 levels = self._part(name, body)
                 refuse_first(name, levels, levels == -128, "levels run from -127 to 127", "out-of-bounds")
-                check_scales(f"{name}.scale", self._part(f"{name}.scale", body), 127)
+                check_scales(f"{name}{SCALE}", self._part(f"{name}{SCALE}", body), 127)
 
     def _check_padding(self, packed: Values) -> None:
         total = sum(field.size for field in self._bits.values())
@@ -220,7 +223,7 @@ class Codec:
         field = self.message[name]
         x = self._part(name, body)
         if isinstance(field.encoding, Byte):
-            scale = self._part(f"{name}.scale", body)[:, None]  # (rows, 1), each for the width of its row
+            scale = self._part(f"{name}{SCALE}", body)[:, None]  # (rows, 1), each for the width of its row
             rows = x.reshape(len(scale), field.size // max(len(scale), 1))
             return (rows.astype(np.float32) * scale).reshape(field.shape)
         return x.astype(np.float32) if x.dtype == np.float16 else x
@@ -229,7 +232,7 @@ class Codec:
         """The scales of the rows of an 8-bit or a 4-bit tensor."""
         if name in self._nibbles.fields:
             return self._nibbles.scales_of(name, self._part("int4_scales", body))
-        return self._part(f"{name}.scale", body)
+        return self._part(f"{name}{SCALE}", body)
 
     def _read_bits(self, body: Body) -> dict[str, Values]:
         """All 1-bit tensors: the scale of each, with the sign bit of the float32 set where the stored bit is 0."""
@@ -253,6 +256,6 @@ def _write(name: str, field: Field, x: Values) -> dict[str, Values]:
     encoding = field.encoding
     if isinstance(encoding, Byte):
         levels, scale = encoding.levels(x)
-        check_scales(f"{name}.scale", scale, 127)
-        return {name: levels, f"{name}.scale": scale}
+        check_scales(f"{name}{SCALE}", scale, 127)
+        return {name: levels, f"{name}{SCALE}": scale}
     return {name: np.asarray(encoding.quantize(x))}

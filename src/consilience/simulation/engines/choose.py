@@ -77,10 +77,11 @@ def open_engine(config: Config, setup: Setup, stacked: bool) -> LoopEngine | Sta
     return LoopEngine(list(setup.cohorts.plans), setup.data.train, _workers(config, setup), setup.data.local_test_sets)
 
 
-def choose_engine(config: Config, setup: Setup) -> bool:
+def choose_engine(config: Config, setup: Setup, *, together: bool = False) -> bool:
     """Whether to stack the learners: as asked for, refusing what cannot be stacked, or what is faster.
 
     By default: on a GPU where learners can be stacked, on a CPU for many small learners, where overhead dominates.
+    together: whether federations are never run apart, so that the learners of all of them count.
     """
     if not has_float64(torch.device(config.execution.device)):
         _refuse_without_float64(config)
@@ -92,7 +93,8 @@ def choose_engine(config: Config, setup: Setup) -> bool:
         return False
     learners = [Learner(plan.spec) for plan in setup.cohorts.plans]
     gpu = torch.device(config.execution.device).type == "cuda"
-    small = all(_many_and_small(plan, learner) for plan, learner in zip(setup.cohorts.plans, learners, strict=True))
+    pairs = zip(setup.cohorts.plans, learners, strict=True)
+    small = all(_many_and_small(plan, learner, together) for plan, learner in pairs)
     if config.execution.engine == "auto" and not gpu and not small:
         return False
     try:
@@ -141,13 +143,14 @@ def _refuse_without_float64(config: Config) -> None:
         raise ConfigurationError(f"device {device!r} runs on the loop engine only; leave out engine = 'stack'")
 
 
-def _many_and_small(plan: CohortPlan, learner: Learner) -> bool:
+def _many_and_small(plan: CohortPlan, learner: Learner, together: bool) -> bool:
     """Whether a cohort is faster stacked on a CPU. Stacked convolutions are slow there.
 
-    Only the learners of one federation count, so that other seeds and settings in the same run never change the engine.
+    Only the learners of one federation count, so that other seeds and settings in the same run never change the engine;
+    of all federations only where they are never run apart.
     """
     convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.model.modules())
-    learners = len(np.unique(plan.members.learner))
+    learners = len(plan.members) if together else len(np.unique(plan.members.learner))
     return learners >= _MIN_LEARNERS and plan.parameters <= _MAX_PARAMETERS and not convolves
 
 

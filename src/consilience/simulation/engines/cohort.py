@@ -83,7 +83,7 @@ class CohortPlan:
     spec: LearnerSpec
     members: Members
     work: LocalWork
-    parameters: int  # how many a learner has
+    parameters: int  # how many a learner computes with, trained or frozen
     settings: Mapping[tuple[str, str], tuple[Rate, ...]] = field(default_factory=dict)
     """Settings that are a learner's own, by owner and field: one number, or a schedule of numbers, per row."""
 

@@ -129,6 +129,7 @@ def _model_source(spec: LearnerSpec) -> dict[str, Any]:
         "file_sha256": spec.file_sha256,
         "own_head": spec.own_head,
         "own_model": spec.own_model,
+        "frozen_sha256": spec.frozen_sha256,
     }
 
 

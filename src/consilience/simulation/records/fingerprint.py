@@ -11,6 +11,7 @@ from consilience.data.description import dataset_sha256
 from consilience.method import Method
 from consilience.methods.from_file import method_digest
 from consilience.models import from_file
+from consilience.simulation.setup.setup import Setup
 from consilience.user_code import file_digest, is_file_name, split_file_name
 
 
@@ -28,6 +29,12 @@ def run_fingerprints(data: Dataset, method: Method, config: Config) -> dict[str,
     if isinstance(augment, str) and is_file_name(augment):  # a function is never in a folder's settings
         found["augment file"] = file_digest(split_file_name(augment)[0])[:16]
     return found | ({"model": hashlib.sha256("".join(files).encode()).hexdigest()[:16]} if files else {})
+
+
+def frozen_fingerprint(setup: Setup) -> dict[str, str]:
+    """A short digest of the frozen parts of the models; nothing where no model has one."""
+    digests = "".join(plan.spec.frozen_sha256 for plan in setup.cohorts.plans)
+    return {"frozen part": hashlib.sha256(digests.encode()).hexdigest()[:16]} if digests else {}
 
 
 def _role_assignment(method: Method) -> str:

@@ -120,6 +120,7 @@ def models_of_run(
             torch.device(spec.device).type == "cpu",
             spec.own_head,
             spec.own_model,
+            spec.frozen_sha256,
         )
         for spec in (plan.spec for plan in run.engine.plans)
     ]
@@ -149,7 +150,8 @@ def models_of_folder(
         assert callable(build)
         build = build_for(build, inputs.input_fields)
         private = bool(each.get("own_head")), bool(each.get("own_model"))
-        kinds.append(ModelKind(build, name, named, str(each["file_sha256"]), dtype, on_cpu, *private))
+        frozen, file = str(each.get("frozen_sha256", "")), str(each["file_sha256"])
+        kinds.append(ModelKind(build, name, named, file, dtype, on_cpu, *private, frozen))
     last = np.full(len(saved.places["row"]), int(saved.numbers["round"]))
     return LearnerModels(saved, kinds, **saved.places, rounds=last if rounds is None else rounds, inputs=inputs)
 

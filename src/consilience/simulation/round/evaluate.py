@@ -11,6 +11,7 @@ from torch import Tensor
 
 from consilience.kinds import Kind, kind_of
 from consilience.learner.learner import Learner
+from consilience.models.frozen import trained_tensors
 from consilience.objectives.two_answers import WEIGHTS
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.engines.jobs import Choose, Evaluate, Inspect, Job, Measure, Probe, TestSet
@@ -242,13 +243,13 @@ def different_models(engine: Engine, cohort: int, rows: np.ndarray, classifiers:
 
 
 def model_size(learner: Learner) -> int:
-    """How many of a learner's parameters are the model's; what is trained beside it comes after them."""
-    return sum(parameter.numel() for parameter in learner.model.parameters())
+    """How many of a learner's trained parameters are the model's; what is trained beside it comes after them."""
+    return sum(parameter.numel() for parameter in trained_tensors(learner.model)[0].values())
 
 
 def buffer_size(learner: Learner) -> int:
     """How many of a learner's floating-point buffers are the model's; those of other modules come after them."""
-    return sum(buffer.numel() for buffer in learner.model.buffers() if buffer.is_floating_point())
+    return sum(buffer.numel() for buffer in trained_tensors(learner.model)[1].values() if buffer.is_floating_point())
 
 
 def _model_parameters(learner: Learner, parameters: Tensor, classifiers: bool) -> Tensor:

@@ -126,7 +126,9 @@ class _CohortPlanner:
         spec = self._spec(participant, settings, federations)
         spec = replace(spec, privacy=learner_privacy(self.privacy, participant, members.sizes))
         members = with_draw_shares(members, participants, data, self.privacy, spec.privacy)
-        learner = Learner(replace(spec, reader=None))  # it is tried on zeros and reads no samples
+        learner = Learner(
+            replace(spec, reader=None)
+        )  # it is tried on zeros and reads no samples        spec = replace(spec, frozen_sha256=learner.modules.frozen_sha256)
         check_private(learner)
         check_width(learner, config.model.width)
         least = min_batch_size(learner, members, participant, data)
@@ -139,7 +141,8 @@ class _CohortPlanner:
                 "learner's turn to the next; use 'keep'"
             )
         work = LocalWork(participant.batch_size, participant.epochs, least, reset, participant.role.batch_order)
-        plan = CohortPlan(participant.role_name, spec, members, work, learner.binding.parameters.size, settings)
+        size = sum(parameter.numel() for root in learner.modules.roots() for parameter in root.parameters())
+        plan = CohortPlan(participant.role_name, spec, members, work, size, settings)
         return plan, learner
 
     def _participants(self, federation: int) -> tuple[Participant, ...]:

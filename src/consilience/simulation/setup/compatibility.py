@@ -18,6 +18,7 @@ from consilience.learner.learner import Learner
 from consilience.learner.passes import layer_outputs
 from consilience.method import Method
 from consilience.models import from_file
+from consilience.models.frozen import frozen_digest, frozen_tensors
 from consilience.models.nets.lstm import Characters
 from consilience.objectives import Objective
 from consilience.simulation.engines.cohort import Members
@@ -142,7 +143,8 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
         _check_fields(learner, participant.role.objective, data.fields)
     _check_features(learner, data)
     _check_views(learner, participant, data)
-    normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
+    norms = [m for m in learner.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    normalizes = any(norm not in learner.modules.frozen_norms for norm in norms)
     if not participant.epochs or not (normalizes or participant.role.objective.compares_samples):
         return 1
     why, hint = f"BatchNorm in model {name!r}", "choose a model without BatchNorm"
@@ -207,6 +209,7 @@ def _check_features(learner: Learner, data: Dataset) -> None:
             for training in (True, False):
                 learner.modules.set_training(training)
                 features = learner.model.features(inputs)
+                _check_unchanged(learner)
     except ConsilienceError:
         raise
     except Exception as error:  # the user's own code may raise anything
@@ -218,6 +221,15 @@ def _check_features(learner: Learner, data: Dataset) -> None:
         raise ConfigurationError(
             f"model {task.model!r}: its features have the shape {tuple(features.shape[1:])} for an input, and its "
             f"classifier expects ({task.width},); end the features with a layer of that shape"
+        )
+
+
+def _check_unchanged(learner: Learner) -> None:
+    """Refuse a model whose forward pass changes a frozen buffer, which all learners share."""
+    if frozen_digest(frozen_tensors(learner.model)) != learner.modules.frozen_sha256:
+        raise ConfigurationError(
+            f"model {learner.task.model!r} changes a buffer of its frozen part (requires_grad=False) when it runs, and "
+            f"all learners share that part; leave such buffers unchanged there, or unfreeze the module"
         )
 
 

@@ -19,6 +19,7 @@ from consilience.learner.private_uploads import LearnerPrivacy, traveling
 from consilience.method import Role
 from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.setup.participants import Participant
+from consilience.task import TRAINED
 
 log = logging.getLogger("consilience")
 
@@ -215,11 +216,11 @@ def _refuse_coupled_samples(learner: Learner) -> None:
 def _refuse_trained_encoder(learner: Learner) -> None:
     """Refuse a model whose features training changes."""
     model = learner.task.model
-    trained = [n for n, _ in learner.model.features.named_parameters() if f"features.{n}" not in learner.binding.frozen]
+    trained = [n for n in learner.task.covered(TRAINED, learner.task.parameters) if n.startswith("features.")]
     if trained:
         raise ConfigurationError(
             f"private is 'fixed-encoder', and training changes the encoder of model {model!r}: "
-            f"features.{trained[0]} is not frozen; give a model whose features have requires_grad=False, with weights "
+            f"{trained[0]} is not frozen; give a model whose features have requires_grad=False, with weights "
             f"that never saw the learners' data, or use private='training'"
         )
     refuse_batch_statistics(learner.model.features, f"of model {model!r}")

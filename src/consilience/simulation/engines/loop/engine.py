@@ -24,8 +24,8 @@ from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.cohort import CohortPlan, Settings
 from consilience.simulation.engines.jobs import Job, JobResult, Receive, Work
 from consilience.simulation.engines.loop.memory_layout import (
-    fill_data,
-    is_data,
+    fill_constants,
+    is_constant,
     make_executor,
     shared_shapes,
     upload_values,
@@ -64,8 +64,8 @@ class LoopEngine:
             tensors = shared_memory.tensors
         else:
             tensors = private_memory(shapes, state_device(device))
-            tensors |= {key: tensor.to(device) for key, tensor in tensors.items() if is_data(key)}
-        fill_data(tensors, arrays)
+            tensors |= {key: tensor.to(device) for key, tensor in tensors.items() if is_constant(key)}
+        fill_constants(tensors, learners, arrays)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # one thread in any process, so that bits do not depend on their number
         self._executor = make_executor(plans, tensors, self.answers.batches)

@@ -1,4 +1,4 @@
-"""What the processes of a simulation share, laid out in one block of memory: data, learners' states and uploads."""
+"""What processes of a simulation share, in one block of memory: data, frozen parts, learners' states and uploads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from consilience.simulation.engines.loop.shared_memory import Key, Shapes
 from consilience.simulation.engines.shared_data import SharedData, data_dtype
 from consilience.wire import schema
 
-_DATA, _STATE, _UPLOAD, _WEIGHT = "data", "state", "upload", "weight"
+_DATA, _FROZEN, _STATE, _UPLOAD, _WEIGHT = "data", "frozen", "state", "upload", "weight"
 
 
 def shared_shapes(
@@ -38,6 +38,7 @@ def shared_shapes(
     for i, (plan, learner) in enumerate(zip(plans, learners, strict=True)):
         stacked = stacked_shapes(template_state(learner), len(plan.members))
         shapes |= {(_STATE, i, *path): shape for path, shape in stacked.items()}
+        shapes |= {(_FROZEN, i, kind): shape for kind, shape in learner.modules.frozen.shapes.items()}
         lead = (slots, job_rows[i])
         for name, channel in learner.channels.items():
             tensors, weight = upload_shapes(channel)
@@ -46,15 +47,20 @@ def shared_shapes(
     return shapes
 
 
-def is_data(key: Key) -> bool:
-    """Whether a tensor holds samples, and not states or uploads."""
-    return key[0] == _DATA
+def is_constant(key: Key) -> bool:
+    """Whether a tensor holds samples or a frozen part, and not states or uploads."""
+    return key[0] in (_DATA, _FROZEN)
 
 
-def fill_data(tensors: Mapping[Key, Tensor], data: Mapping[str, NDArray[Any]]) -> None:
-    """Copy the data into memory that is shared."""
+def fill_constants(
+    tensors: Mapping[Key, Tensor], learners: Sequence[Learner], data: Mapping[str, NDArray[Any]]
+) -> None:
+    """Copy the data and the frozen parts into memory that is shared."""
     for key, array in data.items():
         tensors[_DATA, key].copy_(torch.from_numpy(array))
+    for i, learner in enumerate(learners):
+        for kind, values in learner.modules.frozen.flat().items():
+            tensors[_FROZEN, i, kind].copy_(values)
 
 
 def make_executor(plans: Sequence[CohortPlan], tensors: Mapping[Key, Tensor], batches: Batches) -> LocalExecutor:
@@ -65,7 +71,10 @@ def make_executor(plans: Sequence[CohortPlan], tensors: Mapping[Key, Tensor], ba
         paths = {key[2:]: tensor for key, tensor in tensors.items() if key[:2] == (_STATE, i)}
         cohorts.append(Cohort(plan, LearnerState.unflatten(paths)))  # type: ignore[arg-type]  # all keys are names
         slots.append(_upload_slot(tensors, i))
-    return LocalExecutor(cohorts, SharedData(**data), slots, batches)
+    executor = LocalExecutor(cohorts, SharedData(**data), slots, batches)
+    for i, learner in enumerate(executor.learners):
+        learner.modules.frozen.use({str(key[2]): t for key, t in tensors.items() if key[:2] == (_FROZEN, i)})
+    return executor
 
 
 def _upload_slot(tensors: Mapping[Key, Tensor], cohort: int) -> UploadSlot:

@@ -71,6 +71,9 @@ class _Layer:
         statistics = [named.get(name) for name in ("running_mean", "running_var")]
         if named.get("training") and any(tensor is not None and not _is_batched(tensor) for tensor in statistics):
             return self.layer(*args, **given)  # torch refuses learners that change a shared tensor
+        own = [named.get(name) for name in self.tensors[1:]]
+        if own and not any(_is_batched(tensor) for tensor in own):
+            return self.layer(*args, **given)  # a frozen layer is one for all learners: their images are more samples
         how = {name: value for name, value in named.items() if name not in self.tensors}
         return self._stacked.apply(how, *(named.get(name) for name in self.tensors))
 

@@ -43,6 +43,7 @@ class MemoryBudget:
         self.passing = _PASS_SHARE * self.free
         item = plans[0].spec.dtype.itemsize
         self.data = sum(array.size * (item if array.dtype.kind == "f" else 8) for array in data.values())
+        self.data += sum(learner.modules.frozen.nbytes for learner in learners)
         self.needs = [MemoryNeeds(learner, plan) for learner, plan in zip(learners, plans, strict=True)]
         self.counts = [len(plan.members) for plan in plans]
         self.state = sum(need.state * n for need, n in zip(self.needs, self.counts, strict=True))
@@ -132,9 +133,11 @@ def _exchanged(learner: Learner) -> int:
 def _kept(learner: Learner, batch: int) -> tuple[int, int]:
     """Bytes that one learner's forward pass keeps for the backward one, and how many values the largest tensor has."""
     seen: dict[int, tuple[int, int]] = {}
+    shared = learner.modules.frozen.addresses()  # kept once for all learners
 
     def note(tensor: Tensor) -> Tensor:
-        seen[tensor.data_ptr()] = tensor.nbytes, tensor.numel()
+        if tensor.data_ptr() not in shared:
+            seen[tensor.data_ptr()] = tensor.nbytes, tensor.numel()
         return tensor
 
     learner.modules.set_training(True)

@@ -133,17 +133,14 @@ class StackedTrainer:
         drawing = batch_draws(learner).items()
         draws = {owner: samples.draw(owner, count, width, samples.step) for owner, count in drawing}
         views, buffers = binding.tensors(state)
-        leaves = {name: view.detach().requires_grad_(name not in binding.frozen) for name, view in views.items()}
+        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         buffers = {name: view.clone() for name, view in buffers.items()}  # changed in place, each in one piece
         follows = any(e.has_batch_hook for e in learner.exchanges)
         before = _cloned(state.exchange_state) if follows and active is not None else {}
         loss, terms = self._each(self._losses)(leaves, buffers, inputs, targets, draws, positions)
-        moving = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-        found = torch.autograd.grad(loss.sum(), list(moving.values()), allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            gradients = {name: torch.zeros_like(leaf) for name, leaf in leaves.items() if name not in moving}
-            gradients |= dict(zip(moving, found, strict=True))
-            self._optimizer_step(binding.parameters.flat(gradients), active)
+            self._optimizer_step(binding.parameters.flat(dict(zip(leaves, found, strict=True))), active)
             floating, others = binding.flat_buffers(buffers)
             _copy_where(active, [(state.buffers, floating)] if floating is not None else [])
             _copy_where(active, [(state.other_buffers[kind], flat) for kind, flat in others.items()])

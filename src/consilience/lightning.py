@@ -1,0 +1,170 @@
+"""A LightningModule takes part in a federation; its training_step stays as it is.
+
+    peer = consilience.join(url, token, model=module, layer="fc")
+    trainer = lightning.Trainer(callbacks=[ConsilienceCallback(peer)])
+    trainer.fit(module, loader)
+
+Before each epoch the callback downloads, in each training batch it adds the penalty to the loss that training_step
+returns, and after an epoch it uploads. It needs the extra `lightning`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+
+from consilience.errors import ConfigurationError
+from consilience.extras import install_command
+from consilience.peer.batches import Loader
+from consilience.peer.federated_epochs import EpochSettings, FederatedEpochs
+from consilience.peer.peer import Peer
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ModuleNotFoundError as error:
+    raise ConfigurationError(f"ConsilienceCallback needs lightning: {install_command('lightning')}") from error
+
+
+class ConsilienceCallback(Callback):
+    """Trains a LightningModule with a federation.
+
+    peer: from `consilience.join`, with the module, or a part of it, as model=. every: upload after every so many
+    epochs. loss: "module", the training step's own loss plus the penalty, or "method", the loss of the federation's
+    method in its place. wait: the most seconds that a download and an upload may wait. loader: batches to share in
+    place of the training dataloader.
+    """
+
+    def __init__(
+        self, peer: Peer, every: int = 1, loss: str = "module", wait: float = 0.0, loader: Loader | None = None
+    ) -> None:
+        self.peer = peer
+        self._epochs = FederatedEpochs(peer, EpochSettings(every, loss, wait, loader))
+
+    # -- fit ---------------------------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse what cannot work before anything else happens."""
+        if stage == "fit":
+            _refuse_several_processes(trainer)
+            _refuse_manual_optimization(pl_module)
+            self._epochs.refuse_other_model(pl_module)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let the optimizer hold the peer's modules, and let training_step return the penalty too."""
+        optimizer = trainer.optimizers[0]
+        # In a group that is there already: schedulers have counted them. A checkpoint is restored after this.
+        optimizer.param_groups[-1]["params"].extend(self._epochs.missing_parameters(optimizer))
+        self._wrap_training_step(pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count classes where the loss needs them, and upload before training where a method wants that."""
+        self._epochs.begin(_TrainingBatches(trainer, in_use=True))
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Download."""
+        pl_module.log("consilience/refreshed", float(self._epochs.refresh()))
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the gradients of a part that everybody's votes move."""
+        if self._epochs.takes_gradients:
+            self.peer.take_gradients()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Upload; callbacks that save checkpoints come later."""
+        acknowledged = self._epochs.share(trainer.current_epoch, _TrainingBatches(trainer))
+        if acknowledged is not None:
+            pl_module.log("consilience/acknowledged", float(acknowledged))
+        pl_module.log("consilience/round", float(self.peer.round))
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the module its own training step back."""
+        _restore_training_step(pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Give the module its own training step back; the peer's folder has every upload that was made."""
+        _restore_training_step(pl_module)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has of the peer: its name, and the modules that the optimizer trains."""
+        return self._epochs.state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the modules of a checkpoint."""
+        self._epochs.load_state(state_dict)
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def _wrap_training_step(self, module: LightningModule) -> None:
+        own: Callable[..., Any] = module.training_step
+
+        @functools.wraps(own)
+        def training_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            result = own(batch, *args, **kwargs)
+            if result is None:  # the module skips the batch
+                return None
+            if isinstance(result, Mapping):
+                return {**result, "loss": self._loss(module, batch, result["loss"])}
+            return self._loss(module, batch, result)
+
+        module.training_step = training_step  # type: ignore[method-assign]
+
+    def _loss(self, module: LightningModule, batch: Any, own: Tensor) -> Tensor:
+        targets = self._epochs.targets(batch)
+        loss, penalty = self._epochs.loss(own, targets), self.peer.penalty(targets)
+        module.log("consilience/penalty", penalty.detach(), on_step=False, on_epoch=True, batch_size=len(targets))
+        return loss + penalty
+
+
+def _restore_training_step(module: LightningModule) -> None:
+    module.__dict__.pop("training_step", None)
+
+
+@dataclass(frozen=True)
+class _TrainingBatches:
+    """The batches of an epoch, as many as the trainer takes, on its device.
+
+    in_use: the trainer has begun to read them, for its first epoch.
+    """
+
+    trainer: Trainer
+    in_use: bool = False
+
+    def __iter__(self) -> Iterator[Any]:
+        loader, limit = self.trainer.train_dataloader, self.trainer.num_training_batches
+        if isinstance(loader, Mapping | list | tuple):
+            raise ConfigurationError(
+                f"the trainer has {len(loader)} training dataloaders, and it is not clear which one to share; give it: "
+                f"ConsilienceCallback(peer, loader=...)"
+            )
+        if self.in_use and getattr(loader, "persistent_workers", False):
+            raise ConfigurationError(
+                "the training dataloader keeps its workers (persistent_workers=True), and cannot be read once more "
+                "before the first epoch; give another one: ConsilienceCallback(peer, loader=...)"
+            )
+        for batch in loader if limit == float("inf") else islice(loader, int(limit)):
+            yield self.trainer.strategy.batch_to_device(batch)
+
+
+def _refuse_several_processes(trainer: Trainer) -> None:
+    if trainer.world_size > 1:
+        raise ConfigurationError(
+            f"the trainer runs {trainer.world_size} processes, and a member is one process; use Trainer(devices=1, "
+            f"num_nodes=1), or let each process join as a member of its own"
+        )
+
+
+def _refuse_manual_optimization(module: LightningModule) -> None:
+    if not module.automatic_optimization:
+        raise ConfigurationError(
+            f"{type(module).__name__} optimizes by hand (automatic_optimization = False), with one optimizer or "
+            f"several; leave ConsilienceCallback out, call peer.refresh() in on_train_epoch_start, add "
+            f"peer.penalty(targets) to the loss before manual_backward, and call peer.share(loader) in "
+            f"on_train_epoch_end"
+        )
