@@ -20,7 +20,7 @@ ROOT = Path(consilience.__file__).parent
 
 LAYERS = (
     {"errors"},
-    {"extras", "files", "randomness", "task", "user_code", "validation"},
+    {"extras", "files", "input_fields", "randomness", "task", "user_code", "validation"},
     {"wire"},
     {"channels"},
     {"config"},
@@ -46,6 +46,7 @@ WITHOUT_TORCH = (
     *(
         "errors",
         "files",
+        "input_fields",
         "randomness",
         "task",
         "user_code",

@@ -15,6 +15,7 @@ LINES, METHODS, ATTRIBUTES, PARAMETERS = 400, 20, 15, 7
 ENTRY_POINTS = {
     "cli": "each parameter of a command is one of its options",
     "data/dataset.py: from_arrays": "users name what they give",
+    "data/dataset.py: streamed": "users name what they give",
     "data/registry.py: load": "users name what they give",
     "methods/builtin.py": "each parameter of a method is one of its settings",
     "peer/array_charter.py: create_array_charter": "what a charter consists of, by name",
@@ -30,6 +31,7 @@ ENTRY_POINTS = {
 RECORDS = {
     "config/groups.py: GroupConfig": "the settings of a group of learners by name",
     "config/settings.py: Settings": "the settings of a run by name, for autocompletion",
+    "data/dataset.py: Dataset": "what a data set consists of, by name",
     "exchanges/observations.py: Observations": "the settings of an exchange by name, and what it is",
     "learner/spec.py: LearnerSpec": "everything that learners of one cohort have in common, by name",
     "exchanges/base.py: View": "what an exchange or an objective may see of its learner, by name",

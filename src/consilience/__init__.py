@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from consilience.config.config import Config
     from consilience.config.schedules import Rate, Schedule, value_at
     from consilience.config.settings import Settings
-    from consilience.data import Dataset, load
+    from consilience.data import Dataset, load, pad_sequences
     from consilience.errors import ConsilienceError
     from consilience.exchanges import (
         BatchView,
@@ -110,6 +110,7 @@ _HOMES = {
     "join_arrays": "peer.array_peer",
     "load": "data",
     "load_model": "export",
+    "pad_sequences": "data",
     "register_method": "methods",
     "schema": "wire",
     "simulate": "simulation.simulate",
@@ -169,6 +170,7 @@ __all__ = [
     "join_arrays",
     "load",
     "load_model",
+    "pad_sequences",
     "register_method",
     "schema",
     "simulate",

@@ -368,6 +368,7 @@ def test_public_names_are_exact() -> None:
         "describe_dataset",
         "is_dataset_path",
         "load",
+        "pad_sequences",
         "partition_samples",
     }
     assert all(hasattr(consilience.data, name) for name in consilience.data.__all__)

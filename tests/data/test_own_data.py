@@ -146,7 +146,7 @@ BAD = [
     ({"inputs": np.ones((10, 3))}, "columns 0, 1, 2 each have the same value in all 8 .* remove"),
     ({"inputs": np.full((10, 3, 3), 0.1)}, "are the same"),
     ({"inputs": np.ones((10, 3), dtype=complex)}, "real numbers, got complex128"),
-    ({"inputs": [[1], [1, 2]]}, "training inputs cannot be read as an array"),
+    ({"inputs": [[1], [1, 2]]}, r"sequences of different lengths, 1 to 2; pad them .*pad_sequences"),
     ({"inputs": np.diag([1.0] * 9 + [np.nan])}, "1 values are not, the first of them in sample 9"),
     ({"inputs": TABLE * 1e200}, "too large"),
     ({"inputs": TABLE, "test_inputs": np.full((10, 10), 1e60), "test_targets": TEN}, "test inputs must be finite"),

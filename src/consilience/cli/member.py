@@ -103,7 +103,8 @@ def federation(config: Config, name: str, out: Path, options: CharterOptions) ->
     counts = tuple(data.group_counts(data.targets).tolist())
     known = (data.scaling, data.labels, data.columns, counts, config.federation.learner_count or 0)
     shared = _public_samples(config, method, data, options.public)
-    task = TaskShape(data.shape, data.classes, config.model.width, *known, public=shared, target=data.target)
+    known_task = {"target": data.target, "fields": data.fields}
+    task = TaskShape(data.shape, data.classes, config.model.width, *known, public=shared, **known_task)
     means = MeanRules(config.federation.robustness, defaults=not options.plain_means)
     rules = Rules(expire=options.expire, partners=options.partners)
     more: dict[str, Any] = {"means": means, "rules": rules, "privacy": _privacy_of(config)}

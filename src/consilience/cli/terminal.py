@@ -200,7 +200,7 @@ class Screen:
             self._describe(record, data, local if split else None)
         if not has_pictures(data):
             if not data.alphabet:
-                self.say(f"samples of the shape {data.shape} cannot be shown as pictures")
+                self.say(f"samples of {data.describe_shape()} cannot be shown as pictures")
             if out is not None:
                 raise ConfigurationError(f"there are no pictures to write to {out}; leave --out out")
             return

@@ -5,6 +5,7 @@ from consilience.data.description import describe_dataset
 from consilience.data.partition import class_counts, partition_samples
 from consilience.data.registry import DATASETS, is_dataset_path, load
 from consilience.data.scaling import Scaling
+from consilience.data.sequences import pad_sequences
 
 __all__ = [
     "DATASETS",
@@ -14,5 +15,6 @@ __all__ = [
     "describe_dataset",
     "is_dataset_path",
     "load",
+    "pad_sequences",
     "partition_samples",
 ]

@@ -7,11 +7,13 @@ or 4 long and the second is not; where both could be channels, the second is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.data.field_arrays import IMAGE_AXES, check_same_fields, field_names, has_fields, pack_fields
 from consilience.data.owners import number_owners, spread_over_owners
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.targets import (
@@ -24,6 +26,7 @@ from consilience.data.targets import (
 )
 from consilience.data.to_numpy import to_numpy
 from consilience.errors import ConfigurationError, DataError
+from consilience.input_fields import InputFields
 from consilience.task import TaskKind
 from consilience.validation import check_integer
 
@@ -32,12 +35,16 @@ SEED = 20
 TEST_SHARE = 0.2
 
 
+GivenInputs = ArrayLike | Mapping[str, ArrayLike] | tuple[ArrayLike, ...]
+"""One array, or several: a dictionary or a tuple, as the model's forward takes them."""
+
+
 class GivenArrays(NamedTuple):
     """Arrays as the user gives them, not checked yet."""
 
-    inputs: ArrayLike
+    inputs: GivenInputs
     targets: ArrayLike
-    test_inputs: ArrayLike | None = None
+    test_inputs: GivenInputs | None = None
     test_targets: ArrayLike | None = None
     shareable: ArrayLike | None = None
     owners: ArrayLike | None = None
@@ -58,7 +65,7 @@ def raw_from_arrays(
     check_test_share(test_share)
     if classes is not None:
         check_integer("classes", classes, 2)
-    train = check_inputs(f"{what}: training inputs", given.inputs)
+    train, fields = read_given_inputs(f"{what}: training inputs", given.inputs)
     known = classes if classes is not None else len(labels) or None
     named = f"{what}: training labels"
     known_kind: KindChoice = "single-label" if given.targets is None and kind == "auto" else kind
@@ -79,7 +86,8 @@ def raw_from_arrays(
         missing = "test inputs" if given.test_inputs is None else "test labels"
         raise DataError(f"{what}: {missing} are missing; give both test inputs and test labels, or neither")
     else:
-        test = check_inputs(f"{what}: test inputs", given.test_inputs)
+        test, test_fields = read_given_inputs(f"{what}: test inputs", given.test_inputs)
+        check_same_fields(what, fields, test_fields)
         test_y = read_test_targets(f"{what}: test labels", given.test_targets, len(test), found, y)
         if (train.dtype == np.uint8) != (test.dtype == np.uint8):
             raise DataError(
@@ -90,7 +98,7 @@ def raw_from_arrays(
     pixel_max = 255 if train.dtype == np.uint8 else 1
     halves = (train, y, test, test_y)
     raw = RawDataset(*halves, count, pixel_max, labels, shareable, source, owners, owner_names)
-    return raw._replace(sample_epsilons=epsilons, kind=found)
+    return raw._replace(sample_epsilons=epsilons, kind=found, fields=fields)
 
 
 def _outputs(kind: TaskKind, targets: NDArray[Any], known: int | None) -> int:
@@ -134,23 +142,73 @@ def held_out_samples(
     return held
 
 
+def read_given_inputs(what: str, thing: Any) -> tuple[NDArray[Any], InputFields | None]:
+    """Checked inputs (n, *shape): one array, or the fields of several packed into rows."""
+    if not has_fields(thing):
+        return check_inputs(what, thing), None
+    names = field_names(what, thing)
+    values = thing.values() if isinstance(thing, Mapping) else thing
+    arrays = [_check_field(f"{what}: field {name!r}", each) for name, each in zip(names, values, strict=True)]
+    return pack_fields(what, thing, arrays)
+
+
+def _check_field(what: str, thing: Any) -> NDArray[Any]:
+    """One field, (n, *shape), of any shape; images have their channels first."""
+    values = _finite_numbers(what, thing)
+    if values.ndim < 1 or values.size == 0:
+        raise DataError(
+            f"{what} must have the shape (n, ...), one entry for each sample, and not be empty, got the shape "
+            f"{values.shape}; a tuple or a dictionary holds the arrays of several fields, and a list the samples of one"
+        )
+    return channels_first(values) if values.ndim == IMAGE_AXES else values
+
+
 def check_inputs(what: str, thing: Any) -> NDArray[Any]:
     """Inputs (n, *shape) with channels first; refused where empty or not finite real numbers."""
-    values = to_numpy(what, thing)
-    if values.dtype.kind not in "biuf":
-        raise DataError(f"{what} must be real numbers, got {values.dtype}; convert them first")
+    values = _finite_numbers(what, thing)
     if values.ndim < 2 or values.size == 0:
         raise DataError(
             f"{what} must have the shape (n, features), (n, height, width) or (n, channels, height, width) "
             f"and not be empty, got the shape {values.shape}; reshape them first"
         )
-    if values.dtype.kind == "f" and not (fine := np.isfinite(values)).all():
+    return channels_first(values)
+
+
+def _finite_numbers(what: str, thing: Any) -> NDArray[Any]:
+    """An array of real numbers; refused where values are others, or not finite."""
+    refuse_ragged(what, thing)
+    values = to_numpy(what, thing)
+    if values.dtype.kind not in "biuf":
+        advice = "number its tokens first" if values.dtype.kind in "USO" else "convert them first"
+        raise DataError(f"{what} must be real numbers, got {_kind(values.dtype)}; {advice}")
+    if values.dtype.kind == "f" and values.ndim and not (fine := np.isfinite(values)).all():
         where = int(np.argmin(fine.reshape(len(values), -1).all(axis=1)))
         raise DataError(
             f"{what} must be finite, but {np.sum(~fine)} values are not, the first of them in sample {where}; "
             f"remove such samples or fill in the values"
         )
-    return channels_first(values)
+    return values
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return "text" if dtype.kind in "US" else "Python objects" if dtype.kind == "O" else str(dtype)
+
+
+def refuse_ragged(what: str, thing: Any) -> None:
+    """Refuse a list of sequences of different lengths, and say how to pad them."""
+    listed = isinstance(thing, list) or getattr(getattr(thing, "dtype", None), "kind", "") == "O"
+    if (
+        not listed
+        or not len(thing)
+        or not all(hasattr(each, "__len__") and not isinstance(each, str) for each in thing)
+    ):
+        return
+    lengths = [len(each) for each in thing]
+    if min(lengths) < max(lengths):
+        raise DataError(
+            f"{what} are sequences of different lengths, {min(lengths)} to {max(lengths)}; pad them to one length: "
+            f"pad_sequences(sequences) does it, and gives a mask too"
+        )
 
 
 def channels_first(values: NDArray[Any]) -> NDArray[Any]:

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.data.arrays import TEST_SHARE, GivenArrays, raw_from_arrays
+from consilience.data.arrays import TEST_SHARE, GivenArrays, GivenInputs, raw_from_arrays
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_windows
-from consilience.data.readers.torch_dataset import Samples, read_samples
-from consilience.data.scaling import UNSCALED, Scaling, ScalingChoice, ScalingKind, measure_scaling
+from consilience.data.readers.torch_dataset import read_samples
+from consilience.data.readers.torch_samples import Samples
+from consilience.data.scaling import UNSCALED, FieldScalings, Scaling, ScalingChoice, ScalingKind, measure_scaling
+from consilience.data.stream import SampleStream, numbered_samples, open_stream
 from consilience.data.targets import KindChoice, target_of
 from consilience.errors import DataError
+from consilience.input_fields import InputFields, InputShape
 from consilience.kinds import kind_of
 from consilience.kinds.regression import standardized
 from consilience.task import SINGLE_LABEL, Target, TaskKind
@@ -53,6 +56,10 @@ class Dataset:
     """Where inputs are codes of characters: all characters, in the order of their codes."""
     columns: tuple[str, ...] = ()
     """Names of a table's columns; empty where they have none."""
+    fields: InputFields | None = None
+    """Where an input is several arrays: what its row of numbers, (n, numbers), is packed of."""
+    stream: SampleStream | None = None
+    """Where samples stay in torch data sets: what reads them. `inputs` are then their numbers, (n, 1)."""
     sample_epsilons: NDArray[np.float64] | None = None
     """(n,) the privacy budget of each training sample, inf where it has none of its own; None: none has."""
     target: Target = SINGLE_LABEL
@@ -62,9 +69,9 @@ class Dataset:
     def from_arrays(
         cls,
         name: str,
-        inputs: ArrayLike,
+        inputs: GivenInputs,
         targets: ArrayLike,
-        test_inputs: ArrayLike | None = None,
+        test_inputs: GivenInputs | None = None,
         test_targets: ArrayLike | None = None,
         *,
         test_share: float = TEST_SHARE,
@@ -73,7 +80,7 @@ class Dataset:
         shareable: ArrayLike | None = None,
         owners: ArrayLike | None = None,
         sample_epsilons: ArrayLike | None = None,
-        scaling: ScalingChoice = "auto",
+        scaling: ScalingChoice | FieldScalings = "auto",
         kind: KindChoice = "auto",
     ) -> Dataset:
         """A data set of your own arrays: images in any layout, or a table, and targets.
@@ -90,6 +97,9 @@ class Dataset:
         name or number of each training sample's owner, `sample_epsilons` the privacy budget of each training sample,
         inf where it has none of its own. Class numbers have no gaps, but where `classes` or `labels` says how many
         classes there are, some may have no samples.
+
+        A dictionary or a tuple of arrays is several fields, which the model's forward takes by name or by position.
+        Images and tables among them are scaled as above, with `scaling` by field; whole numbers and masks are not.
 
             >>> import numpy as np
             >>> Dataset.from_arrays("mine", np.arange(30).reshape(10, 3) / 10, np.arange(10) % 2).test_inputs.shape
@@ -121,19 +131,23 @@ class Dataset:
         test_share: float = TEST_SHARE,
         classes: int | None = None,
         labels: Sequence[str] = (),
+        label_key: str | None = None,
         kind: KindChoice = "auto",
     ) -> Dataset:
         """A data set of torch's kind: anything with a length that gives (input, label) pairs by number.
 
-        Inputs may be tensors, arrays or PIL images, labels numbers, or tensors of one number or of 0 and 1. Every
-        sample is read once, so random transforms are drawn once. Otherwise as `from_arrays`; `train.classes`, a list of
-        names as torchvision has it, names the classes.
+        Inputs may be tensors, arrays or PIL images, or dictionaries or tuples of them, labels numbers, or tensors of
+        one number or of 0 and 1. A sample may also be one dictionary with a label: under `label_key`, or "label",
+        "labels" or "target". Every sample is read once, so random transforms are drawn once. Otherwise as
+        `from_arrays`; `train.classes`, a list of names as torchvision has it, names the classes.
         """
         type_name = type(train).__name__
         called = name or type_name
         names = tuple(labels) or _class_names(train)
-        inputs, targets = read_samples(f"data set {called!r}, training", train)
-        tests, test_labels = (None, None) if test is None else read_samples(f"data set {called!r}, test", test)
+        inputs, targets = read_samples(f"data set {called!r}, training", train, label_key)
+        tests, test_labels = None, None
+        if test is not None:
+            tests, test_labels = read_samples(f"data set {called!r}, test", test, label_key)
         raw = raw_from_arrays(
             f"data set {called!r}",
             GivenArrays(inputs, targets, tests, test_labels),
@@ -144,6 +158,43 @@ class Dataset:
             kind=kind,
         )
         return cls.from_raw(called, raw)
+
+    @classmethod
+    def streamed(
+        cls,
+        train: Samples,
+        test: Samples | None = None,
+        *,
+        targets: ArrayLike | tuple[ArrayLike, ...] | None = None,
+        workers: int = 0,
+        name: str | None = None,
+        test_share: float = TEST_SHARE,
+        classes: int | None = None,
+        labels: Sequence[str] = (),
+        owners: ArrayLike | None = None,
+        label_key: str | None = None,
+        kind: KindChoice = "auto",
+    ) -> Dataset:
+        """A data set whose samples stay in torch data sets and are read batch by batch, by `workers` processes.
+
+        For data that do not fit into memory. Samples are as in `from_torch`, and not scaled: their transform does it.
+        targets: those of the training samples, or a pair with those of the tests; None: all samples are read once for
+        theirs. A sample is read again in every epoch, so that random transforms are drawn anew each time, and a run
+        with them does not have the same bits twice. The loop engine alone streams, in one process.
+        """
+        called = name or type(train).__name__
+        what = f"data set {called!r}"
+        stream = open_stream(what, train, test, workers, label_key)
+        raw = raw_from_arrays(
+            what,
+            numbered_samples(stream, targets)._replace(owners=owners),
+            test_share=test_share,
+            classes=classes,
+            labels=tuple(labels) or _class_names(train),
+            source=f"{type(train).__name__}, streamed",
+            kind=kind,
+        )
+        return replace(cls.from_raw(called, raw, "none"), stream=stream, fields=stream.fields)
 
     @classmethod
     def from_text(
@@ -182,7 +233,7 @@ class Dataset:
         cls,
         name: str,
         raw: RawDataset,
-        scaling: Scaling | ScalingKind | None = None,
+        scaling: Scaling | ScalingKind | FieldScalings | None = None,
         target: Target | None = None,
     ) -> Dataset:
         """The data set made of `raw`; scaling: one to use, or its kind; None: the one that suits the training part.
@@ -212,8 +263,9 @@ class Dataset:
             raw.owner_names,
             raw.alphabet,
             raw.columns,
-            raw.sample_epsilons,
-            target,
+            raw.fields,
+            sample_epsilons=raw.sample_epsilons,
+            target=target,
         )
 
     def __post_init__(self) -> None:
@@ -251,7 +303,11 @@ class Dataset:
         """How much there is, and of what shape, without the arrays."""
         counts = f"{len(self.inputs)} training and {len(self.test_inputs)} test samples"
         predicted = {"single-label": f"{self.classes} classes", "multi-label": f"{self.classes} labels"}
-        return f"Dataset({self.name!r}: {counts} of the shape {self.shape}, {predicted.get(self.kind, self.kind)})"
+        return f"Dataset({self.name!r}: {counts} of {self.describe_shape()}, {predicted.get(self.kind, self.kind)})"
+
+    def describe_shape(self) -> str:
+        """The shape of one input in words, or its fields."""
+        return f"the shape {self.shape}" if self.fields is None else self.fields.describe()
 
     @property
     def kind(self) -> TaskKind:
@@ -280,7 +336,12 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input: (channels, height, width) of an image, (features,) of a table, (length,) of text."""
-        return self.inputs.shape[1:]
+        return self.inputs.shape[1:] if self.stream is None else self.stream.shape
+
+    @property
+    def model_shape(self) -> InputShape:
+        """The shape that a model is built for: of one input, or of its fields, by name or by position."""
+        return self.shape if self.fields is None else self.fields.shape
 
     def text(self, codes: ArrayLike) -> str:
         """The characters that codes stand for, where inputs are text."""
@@ -303,12 +364,19 @@ def _check_shapes(what: str, inputs: NDArray[Any], test_inputs: NDArray[Any]) ->
 
 def _fitted(what: str, raw: RawDataset, scaling: Scaling) -> Scaling:
     """A scaling measured elsewhere for these inputs: pixels are compared as fractions of their own maximum."""
+    known = tuple((field.name, field.size) for field in scaling.fields)
+    own = () if raw.fields is None else tuple((field.name, field.size) for field in raw.fields.fields)
+    if known != own:
+        said = [", ".join(f"{name} ({size})" for name, size in each) or "one array" for each in (own, known)]
+        raise DataError(
+            f"{what}: its inputs are {said[0]}, and the scaling to use is of {said[1]}; use the same fields"
+        )
     if scaling.kind == "columns" and raw.inputs.shape[1:] != (len(scaling.mean),):
         raise DataError(
             f"{what}: its inputs have the shape {raw.inputs.shape[1:]}, and the scaling to use is of "
             f"{len(scaling.mean)} columns; use the same columns"
         )
-    return scaling if scaling.kind == "none" else replace(scaling, pixel_max=raw.pixel_max)
+    return scaling if scaling.kind in ("none", "fields") else replace(scaling, pixel_max=raw.pixel_max)
 
 
 def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:

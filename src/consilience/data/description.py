@@ -31,12 +31,13 @@ def describe_dataset(data: Dataset) -> dict[str, Any]:
         "never_shared": 0 if data.shareable is None else int(np.sum(~data.shareable)),
         "owners": list(data.owner_names),
         "alphabet": data.alphabet,
+        "fields": None if data.fields is None else data.fields.record(),
         "sha256": dataset_sha256(data),
     }
 
 
 def dataset_sha256(data: Dataset) -> str:
-    """SHA-256 of labels, shareable flags and inputs, training and test; of owners, alphabet, epsilons, if any."""
+    """SHA-256 of labels, shareable flags and inputs; of owners, epsilons, fields and alphabet, if any."""
     shareable = np.ones(len(data.targets), dtype=np.bool_) if data.shareable is None else data.shareable
     arrays: tuple[NDArray[Any], ...] = (data.targets, data.test_targets, shareable, data.inputs, data.test_inputs)
     found = hashlib.sha256(f"{data.inputs.shape} {data.test_inputs.shape}".encode())
@@ -48,6 +49,10 @@ def dataset_sha256(data: Dataset) -> str:
         found.update(np.ascontiguousarray(data.owners).data)
     if data.sample_epsilons is not None:
         found.update(np.ascontiguousarray(data.sample_epsilons).data)
+    if data.stream is not None:
+        found.update(f"streamed, of the shape {data.shape}".encode())  # samples are not read for it
+    if data.fields is not None:
+        found.update(repr(data.fields.record()).encode())
     if data.alphabet:
         found.update(data.alphabet.encode("utf-8", "surrogatepass"))
     return found.hexdigest()

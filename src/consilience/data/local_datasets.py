@@ -79,7 +79,7 @@ def make_local_datasets(
     shifts = learner_shifts(learners, shift, own)
     if learners == 1:
         partition, shift = "iid", "none"
-    _refuse_feature_shift_of_text(data, shifts)
+    _refuse_feature_shift(data, shifts)
     _refuse_label_shift(data, shift, own)
     targets = apply_common_label_shifts(data.targets, data.classes, shift, seed)
     parts = _assign(targets, data, learners, "owners" if by_owner else partition, seed, own)
@@ -114,13 +114,19 @@ def _refuse_label_shift(data: Dataset, shift: str, own: Mapping[int, DataOverrid
         )
 
 
-def _refuse_feature_shift_of_text(data: Dataset, shifts: list[LearnerShift]) -> None:
-    """Refuse to change the values of inputs that are character codes, which are names and not amounts."""
+def _refuse_feature_shift(data: Dataset, shifts: list[LearnerShift]) -> None:
+    """Refuse to change the values of inputs that are character codes, which are names and not amounts, or fields."""
     words = [word for mine in shifts for word in mine.features]
-    if data.alphabet and words:
+    if words and data.stream is not None:
         raise ConfigurationError(
-            f"shift {words[0]!r} changes the values of inputs, and those of data set {data.name!r} are codes of "
-            f"characters; use a shift of labels, or none"
+            f"shift {words[0]!r} changes the values of inputs, and those of data set {data.name!r} are streamed; use a "
+            f"shift of labels, or change samples in the data set's transform"
+        )
+    if words and (data.alphabet or data.fields is not None):
+        what = "codes of characters" if data.fields is None else f"the fields {data.fields.describe()}"
+        raise ConfigurationError(
+            f"shift {words[0]!r} changes the values of inputs, and those of data set {data.name!r} are {what}; use a "
+            f"shift of labels, or none"
         )
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import GivenArrays, check_inputs, raw_from_arrays
+from consilience.data.arrays import GivenArrays, raw_from_arrays, read_given_inputs
 from consilience.data.dataset import Dataset
-from consilience.data.readers.torch_dataset import Samples, read_samples
+from consilience.data.field_arrays import as_given
+from consilience.data.readers.torch_dataset import read_samples
+from consilience.data.readers.torch_samples import Samples
 from consilience.data.targets import KindChoice
 from consilience.data.to_numpy import to_numpy
 from consilience.errors import ConfigurationError, DataError
+from consilience.input_fields import InputFields
 from consilience.kinds.regression import in_users_unit
 
 DataSource = Dataset | str | Path | tuple[Any, ...] | list[Any] | Samples
@@ -36,7 +39,7 @@ def to_dataset(data: DataSource | None) -> Dataset | str | None:
         return os.fspath(data)
     if isinstance(data, list):
         return _one_per_learner(data)
-    if isinstance(data, tuple) and len(data) == 2 and not any(map(_is_array, data)):
+    if isinstance(data, tuple) and len(data) == 2 and not any(map(_is_given, data)):
         return Dataset.from_torch(*data)
     if isinstance(data, tuple):
         return Dataset.from_arrays("arrays", *_quarters("data", data))
@@ -52,15 +55,21 @@ def _is_array(thing: Any) -> bool:
     return hasattr(thing, "shape") or isinstance(thing, list)
 
 
+def _is_given(thing: Any) -> bool:
+    """Whether these are inputs or labels: an array, or several as a dictionary or a tuple."""
+    return _is_array(thing) or isinstance(thing, Mapping) or (isinstance(thing, tuple) and all(map(_is_array, thing)))
+
+
 def _quarters(what: str, data: Any) -> Quarters:
     """Inputs and labels for training and tests; None where there are no tests."""
     if isinstance(data, Dataset):
-        inputs, tests = (data.scaling.undo(half) * data.scaling.pixel_max for half in (data.inputs, data.test_inputs))
+        halves = (data.scaling.undo(half) * data.scaling.pixel_max for half in (data.inputs, data.test_inputs))
+        inputs, tests = (as_given(half, data.fields) for half in halves)
         targets, test_targets = (in_users_unit(data.target, half) for half in (data.targets, data.test_targets))
         return inputs, targets, tests, test_targets
-    if isinstance(data, tuple) and len(data) in (2, 4) and all(map(_is_array, data)):
+    if isinstance(data, tuple) and len(data) in (2, 4) and all(map(_is_given, data)):
         return (*data, None, None) if len(data) == 2 else data
-    if isinstance(data, tuple) and len(data) == 2 and not any(map(_is_array, data)):
+    if isinstance(data, tuple) and len(data) == 2 and not any(map(_is_given, data)):
         return *read_samples(f"{what}, training", data[0]), *read_samples(f"{what}, test", data[1])
     if not isinstance(data, tuple | str | Path) and not _is_array(data):
         return *read_samples(what, data), None, None
@@ -83,17 +92,18 @@ def _one_per_learner(items: Sequence[Any]) -> Dataset:
         raise DataError(
             f"learner {without} has no test samples, and others have; give them to all learners, or to none"
         )
-    inputs = [check_inputs(f"learner {who}: training inputs", each[0]) for who, each in enumerate(quarters)]
+    inputs, fields = _inputs_of_all([each[0] for each in quarters], "training")
     labels = [to_numpy(f"learner {who}: training labels", each[1]) for who, each in enumerate(quarters)]
     for who, (mine, targets) in enumerate(zip(inputs, labels, strict=True)):
         _check_alike(who, mine, inputs[0], targets)
     test_inputs, test_labels = None, None
     if all(tested):
-        test_inputs = np.concatenate([check_inputs(f"learner {w}: test inputs", q[2]) for w, q in enumerate(quarters)])
+        tests, _ = _inputs_of_all([each[2] for each in quarters], "test")
+        test_inputs = as_given(np.concatenate(tests), fields)
         test_labels = np.concatenate([to_numpy(f"learner {w}: test labels", q[3]) for w, q in enumerate(quarters)])
     owners = np.repeat(np.arange(len(items)), [len(mine) for mine in inputs])
     given = GivenArrays(
-        np.concatenate(inputs),
+        as_given(np.concatenate(inputs), fields),
         np.concatenate(labels),
         test_inputs,
         test_labels,
@@ -120,7 +130,18 @@ def _one_per_learner(items: Sequence[Any]) -> Dataset:
     if not known:
         return Dataset.from_raw("learners", raw)
     raw = raw._replace(columns=known[0].columns, alphabet=known[0].alphabet)
-    return Dataset.from_raw("learners", raw, known[0].scaling.kind)
+    scaling = known[0].scaling
+    return Dataset.from_raw("learners", raw, {f.name: f.scaling.kind for f in scaling.fields} or scaling.kind)
+
+
+def _inputs_of_all(given: Sequence[Any], half: str) -> tuple[list[NDArray[Any]], InputFields | None]:
+    """The checked inputs of each learner, those of several fields as rows, and the fields, which all have alike."""
+    read = [read_given_inputs(f"learner {who}: {half} inputs", each) for who, each in enumerate(given)]
+    for who, (_, fields) in enumerate(read):
+        if fields != read[0][1]:
+            shown = ["one array" if each is None else each.describe() for each in (fields, read[0][1])]
+            raise DataError(f"learner {who} has inputs of {shown[0]}, and learner 0 of {shown[1]}; give all the same")
+    return [rows for rows, _ in read], read[0][1]
 
 
 def _of_samples(

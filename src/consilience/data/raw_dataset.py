@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.errors import ConfigurationError
+from consilience.input_fields import InputFields
 from consilience.task import TaskKind
 
 Selection = slice | NDArray[np.int64]
@@ -31,6 +32,7 @@ class RawDataset(NamedTuple):
     alphabet: str = ""  # where inputs are codes of characters: all characters, in the order of their codes
     columns: tuple[str, ...] = ()  # names of a table's columns
     sample_epsilons: NDArray[np.float64] | None = None  # (n,) privacy budgets of single samples, inf where none
+    fields: InputFields | None = None  # where an input is several arrays: what its row of numbers is packed of
     kind: TaskKind = "single-label"  # of the targets: (n,) classes, (n, labels) of 0 and 1, (n,) numbers in their unit
 
     def first(self, what: str, train: int | None, test: int | None) -> RawDataset:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
+from consilience.input_fields import InputFields, InputShape
 from consilience.task import SINGLE_LABEL, Target
 from consilience.validation import describe_error
 
@@ -18,7 +19,7 @@ CARD, WEIGHTS, ONNX = "model.json", "model.safetensors", "model.onnx"
 OWN_ANSWER, OWN_ONNX = "own_answer.safetensors", "own_answer.onnx"
 FORMAT = 1
 """Of the folders that this version writes and reads."""
-InputKind = Literal["image", "table", "text"]
+InputKind = Literal["image", "table", "text", "fields"]
 ModelSource = Literal["built-in", "file", "python"]
 """Where a model's class comes from: this library, a file of the user's, or an object of a user's program."""
 
@@ -37,6 +38,8 @@ class InputDescription(_Record):
     alphabet: str = ""
     columns: tuple[str, ...] = ()
     """Names of a table's columns, in the order of the inputs."""
+    fields: dict[str, Any] | None = None
+    """Where an input is several arrays: the record of its `InputFields`, which a sample's row is packed of."""
     target: Target = SINGLE_LABEL
     """What is predicted of a sample."""
     scaling: dict[str, Any]
@@ -47,7 +50,17 @@ class InputDescription(_Record):
         """From the record of a data set, as `describe_dataset` writes it."""
         kind: InputKind = "text" if record["alphabet"] else "image" if len(record["shape"]) == 3 else "table"
         known = {key: record[key] for key in cls.model_fields if key != "kind" and key in record}
-        return cls(kind=kind, **known)
+        return cls(kind="fields" if known.get("fields") else kind, **known)
+
+    @property
+    def input_fields(self) -> InputFields | None:
+        """The fields of an input that is several arrays."""
+        return None if self.fields is None else InputFields.from_record(self.fields)
+
+    @property
+    def model_shape(self) -> InputShape:
+        """The shape that the model is built for: of one input, or of its fields."""
+        return self.shape if self.input_fields is None else self.input_fields.shape
 
     @property
     def class_names(self) -> list[str]:
@@ -58,7 +71,8 @@ class InputDescription(_Record):
 def describe_inputs(data: Dataset) -> InputDescription:
     """The inputs of a data set."""
     known = {key: getattr(data, key) for key in ("shape", "classes", "labels", "alphabet", "columns", "target")}
-    return InputDescription.of_record(known | {"scaling": data.scaling.record()})
+    fields = None if data.fields is None else data.fields.record()
+    return InputDescription.of_record(known | {"fields": fields, "scaling": data.scaling.record()})
 
 
 class ModelFile(_Record):

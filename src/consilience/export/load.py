@@ -14,7 +14,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.export.card import OWN_ANSWER, WEIGHTS, ModelCard, read_card
 from consilience.export.own_answer import OwnAnswer, own_answer
 from consilience.files import file_sha256
-from consilience.models import SplitModel, build_model, to_split_model
+from consilience.models import SplitModel, build_model, to_split_model, with_fields
 from consilience.task import AnswerKind
 
 NO_OWN_ANSWER = (
@@ -69,6 +69,8 @@ def load_split_model(folder: Path, model: Callable[[], nn.Module] | None = None)
     _refuse_changed(file, card.weights_sha256)
     with torch.random.fork_rng(devices=[]):
         built = _build(folder, card, model).to(getattr(torch, card.dtype))
+        fields = card.inputs.input_fields
+        built = built if fields is None else with_fields(built, fields)
     try:
         built.original.load_state_dict(load(file.read_bytes()))
     except RuntimeError as error:
@@ -105,4 +107,5 @@ def _build(folder: Path, card: ModelCard, model: Callable[[], nn.Module] | None)
             )
         name = f"{own.absolute()}:{card.model.rpartition(':')[2]}"
     arguments = card.arguments
-    return build_model(name, tuple(arguments["shape"]), int(arguments["classes"]), arguments["width"])
+    shape = tuple(arguments["shape"]) if card.inputs.fields is None else card.inputs.model_shape
+    return build_model(name, shape, int(arguments["classes"]), arguments["width"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -36,13 +37,13 @@ class OwnAnswer(nn.Module):
         self.register_buffer("log_shares", log_shares)
         self.register_buffer("answer_weights", answer_weights)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Logits, (rows, classes)."""
-        features = self.model.features(inputs)
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Logits, (rows, classes), of what the model takes."""
+        features = self.model.features(*inputs, **named)
         logits = self.model.classifier(features)
         if self.answer_weights is None:
             return own_logits(logits, features, self.log_shares, self.head)
-        own = None if self.own_model is None else self.own_model.classifier(self.own_model.features(inputs))
+        own = None if self.own_model is None else self.own_model.classifier(self.own_model.features(*inputs, **named))
         return mean_answer(possible_answers(logits, features, self.log_shares, self.head, own), self.answer_weights)
 
     def private_tensors(self) -> dict[str, Tensor]:

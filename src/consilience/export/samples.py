@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import check_inputs
+from consilience.data.arrays import read_given_inputs
 from consilience.data.paths import SUFFIXES as FILE_SUFFIXES
 from consilience.data.paths import read_table
 from consilience.data.readers.columns import column_numbers
 from consilience.data.readers.image_folder import SUFFIXES
 from consilience.data.readers.images import MODES, decode_all
-from consilience.data.readers.npz import INPUTS, TARGETS, TEST_INPUTS, TEST_TARGETS, read_arrays
+from consilience.data.readers.npz import INPUTS, TARGETS, TEST_INPUTS, TEST_TARGETS, pick_inputs, read_arrays
 from consilience.data.readers.table import TableOptions, read_inputs
 from consilience.data.registry import DATASETS
 from consilience.data.scaling import Scaling
@@ -92,9 +92,12 @@ def _arrays(path: Path, inputs: InputDescription) -> NamedSamples:
     """The samples of an .npz file; its test samples where it has no others."""
     arrays = read_arrays(path, [*INPUTS, *TARGETS, *TEST_INPUTS, *TEST_TARGETS])
     for wanted, labeled in ((INPUTS, TARGETS), (TEST_INPUTS, TEST_TARGETS)):
-        values = next((arrays[name] for name in wanted if name in arrays), None)
+        values = pick_inputs(path, arrays, wanted)
         if values is not None:
-            checked = check_inputs(f"{path}: inputs", values)
+            checked, fields = read_given_inputs(f"{path}: inputs", values)
+            if fields != inputs.input_fields:
+                given = [each.describe() if each else "one array" for each in (fields, inputs.input_fields)]
+                raise DataError(f"{path}: inputs are {given[0]}, and the model takes {given[1]}; save these")
             targets = next((arrays[name] for name in labeled if name in arrays), None)
             names = [str(number) for number in range(len(checked))]
             return _samples(str(path), names, checked, targets, inputs)

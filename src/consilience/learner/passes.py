@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,18 @@ def needs_representations(learner: Learner, names: Iterable[str]) -> bool:
     return any(e.needs_representations for e in learner.exchanges if e.name in names)
 
 
+def sample_parts(learner: Learner, inputs: Tensor, rows: int) -> Iterator[Tensor]:
+    """Inputs, `rows` at a time; of streamed samples, whose numbers these are, the samples themselves."""
+    parts, reader = torch.split(inputs, rows), learner.spec.reader
+    return iter(parts) if reader is None else reader.batches(parts)
+
+
+def _forward_in_parts(learner: Learner, inputs: Tensor, rows: int) -> Representations:
+    """One forward pass, `rows` samples at a time. Of streamed samples the numbers are kept in the place of inputs."""
+    parts = zip(sample_parts(learner, inputs, rows), torch.split(inputs, rows), strict=True)
+    return _joined([learner.modules.forward(part) | {"inputs": kept} for part, kept in parts])
+
+
 @torch.no_grad()
 def represent(
     learner: Learner, inputs: Tensor, targets: Tensor, valid: Tensor | None = None, rows: int = PASS_ROWS
@@ -36,7 +48,7 @@ def represent(
     valid: 1 where there is a sample, 0 where the array is only filled up.
     """
     learner.modules.set_training(False)
-    seen = _joined([learner.modules.forward(part) for part in torch.split(inputs, rows)]) | {"targets": targets}
+    seen = _forward_in_parts(learner, inputs, rows) | {"targets": targets}
     return seen if valid is None else seen | {"valid": valid}
 
 
@@ -44,14 +56,14 @@ def represent(
 def compute_features(learner: Learner, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
     """The model's features of inputs, `rows` at a time, (samples, width)."""
     learner.modules.set_training(False)
-    return torch.cat([learner.modules.features(part) for part in torch.split(inputs, rows)])
+    return torch.cat([learner.modules.features(part) for part in sample_parts(learner, inputs, rows)])
 
 
 @torch.no_grad()
 def compute_logits(learner: Learner, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
     """Logits of inputs, `rows` at a time, (1 or 2, samples, classes): the model's, and a private part's head's."""
     learner.modules.set_training(False)
-    return torch.cat([_logits(learner, part) for part in torch.split(inputs, rows)], dim=1)
+    return torch.cat([_logits(learner, part) for part in sample_parts(learner, inputs, rows)], dim=1)
 
 
 def _logits(learner: Learner, inputs: Tensor) -> Tensor:
@@ -80,7 +92,7 @@ def layer_outputs(
         for layer in layers:
             hook = learner.modules.layer(layer).register_forward_hook(keep_output(outputs, layer))
             hooks.callback(hook.remove)
-        for part in torch.split(inputs, rows):
+        for part in sample_parts(learner, inputs, rows):
             outputs.clear()
             learner.modules.forward(part)
             for layer in layers:
@@ -98,7 +110,7 @@ def score_sums(
     `rows` samples at a time.
     """
     learner.modules.set_training(False)
-    parts = torch.split(inputs, rows)
+    parts = sample_parts(learner, inputs, rows)
     logits = torch.cat([_answer(learner, part, answer) for part in parts])
     return kind_of(learner.task).score_sums(learner.task, logits, targets)
 
@@ -108,7 +120,7 @@ def choose(learner: Learner, inputs: Tensor, targets: Tensor, rows: int = EVALUA
     """What the objective chooses by held-out samples, by name; class -1 where the array is only filled up."""
     learner.modules.set_training(False)
     held = {"targets": targets.clamp(min=0), "valid": (targets >= 0).to(learner.dtype)}
-    seen = _joined([learner.modules.forward(part) for part in torch.split(inputs, rows)]) | held
+    seen = _forward_in_parts(learner, inputs, rows) | held
     objective = learner.role.objective
     view = learner.view(objective, seen, learner.count(len(inputs)))
     return dict(objective.choose(replace(view, own_model=partial(_own_model_in_parts, learner, rows))))
@@ -116,7 +128,7 @@ def choose(learner: Learner, inputs: Tensor, targets: Tensor, rows: int = EVALUA
 
 def _own_model_in_parts(learner: Learner, rows: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Features and logits of inputs by the learner's own model, `rows` at a time."""
-    parts = [learner.modules.run_own_model(part) for part in torch.split(inputs, rows)]
+    parts = [learner.modules.run_own_model(part) for part in sample_parts(learner, inputs, rows)]
     return torch.cat([features for features, _ in parts]), torch.cat([logits for _, logits in parts])
 
 

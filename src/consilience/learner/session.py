@@ -7,7 +7,7 @@ and random numbers depend on the federation's seed, the learner's number and the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -129,13 +129,20 @@ class LearnerSession:
     def _batches(self, round_: int) -> Iterator[Batch]:
         samples, device = self.samples, self.samples.inputs.device
         planned = plan_batches(self.work, self.key, round_, len(samples), even=samples.even)
-        drawing = batch_draws(self.learner)
+        drawing, places = batch_draws(self.learner), [torch.from_numpy(samples.index[each]) for each in planned]
+        inputs = self._inputs([each.to(device) for each in places])
         for step, positions in enumerate(planned):
-            chosen = torch.from_numpy(samples.index[positions]).to(device)
+            chosen = places[step].to(device)
             draw = partial(draw_uniform, key=self.key, round_=round_, step=step)
             draws = {owner: drawn_on(device, draw(owner, (n, len(positions)))) for owner, n in drawing.items()}
             at = torch.from_numpy(positions).to(device)
-            yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at, (step + 1) / len(planned))
+            yield Batch(next(inputs), samples.targets[chosen], draws, at, (step + 1) / len(planned))
+
+    def _inputs(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The inputs of batches, by the places of their samples; streamed ones are read ahead."""
+        found = (self.samples.inputs[places] for places in batches)
+        reader = self.learner.spec.reader
+        return found if reader is None else reader.batches(list(found))
 
     def _private_batches(self, round_: int, plan: StepPlan) -> Iterator[Batch]:
         """Batches of samples that are drawn by chance, as many as `_batches` has."""
@@ -153,7 +160,8 @@ class LearnerSession:
             wanted = batch_draws(self.learner).items()
             draws = {owner: drawn_on(device, draw(owner, (n, plan.capacity))) for owner, n in wanted}
             private = PrivateStep(drawn.to(device), drawn_on(device, normal), noise, expected)
-            yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at, (step + 1) / steps, private)
+            (inputs,) = self._inputs([chosen])
+            yield Batch(inputs, samples.targets[chosen], draws, at, (step + 1) / steps, private)
 
     @property
     def _draw_share(self) -> Tensor:

@@ -10,6 +10,7 @@ from torch import nn
 
 from consilience.functional.training_augmentation import Augmentation
 from consilience.learner.private_uploads import LearnerPrivacy
+from consilience.learner.stream_reader import StreamReader
 from consilience.method import Role
 from consilience.objectives import TwoAnswers
 from consilience.optimizers import Optimizer
@@ -42,6 +43,7 @@ class LearnerSpec:
     symbols: int = 0  # size of the alphabet where inputs are codes of characters
     named: bool = True  # whether `model` is a name or file by which the model can be built anywhere
     privacy: LearnerPrivacy | None = None  # how uploads are made private
+    reader: StreamReader | None = None  # of samples that are streamed; inputs are then their numbers
     file_sha256: str = ""  # of the user's file, where the model comes from one
     frozen_sha256: str = ""  # of the model's frozen part, which must be the same wherever it is built; empty if unknown
 

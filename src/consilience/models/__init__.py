@@ -5,6 +5,7 @@ By name, `build_model("lenet5", (1, 28, 28), 10)`; from a file, `build_model("ne
 """
 
 from consilience.models.cut import cut
+from consilience.models.field_inputs import build_for, with_fields
 from consilience.models.from_file import absolute_model_name, is_model_file, load_builder, model_digest
 from consilience.models.registry import MODELS, build_model, model_factory, model_names, model_size, register_model
 from consilience.models.split import split, to_split_model
@@ -14,6 +15,7 @@ __all__ = [
     "MODELS",
     "SplitModel",
     "absolute_model_name",
+    "build_for",
     "build_model",
     "cut",
     "is_model_file",
@@ -25,4 +27,5 @@ __all__ = [
     "register_model",
     "split",
     "to_split_model",
+    "with_fields",
 ]

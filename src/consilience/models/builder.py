@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from consilience.errors import ConfigurationError
+from consilience.input_fields import InputShape
 
 ModelBuilder = Callable[..., nn.Module]
 """Makes a model with new weights. It is called with those of BUILDER_PARAMETERS that it has."""
@@ -18,7 +19,7 @@ BUILDER_PARAMETERS = ("shape", "channels", "classes", "num_classes", "width")
 
 
 def builder_arguments(
-    builder: ModelBuilder, model: str, shape: tuple[int, ...], classes: int, width: int | None
+    builder: ModelBuilder, model: str, shape: InputShape, classes: int, width: int | None
 ) -> dict[str, Any]:
     """The arguments to call a builder with; `model` names it in error messages.
 
@@ -27,13 +28,27 @@ def builder_arguments(
         >>> arguments(lambda num_classes, depth=3: nn.Linear(1, num_classes), "mine", (1, 8, 8), 10, None)
         {'num_classes': 10}
     """
-    known = {"shape": shape, "channels": shape[0], "classes": classes, "num_classes": classes}
-    given: dict[str, Any] = known if width is None else known | {"width": width}
+    given: dict[str, Any] = {"shape": shape, "classes": classes, "num_classes": classes}
+    given |= {} if width is None else {"width": width}
     taken = _parameters(builder, model)
+    single = single_shape(shape)
+    if single is not None:
+        given["channels"] = single[0]
+    elif "channels" in taken and taken["channels"].default is inspect.Parameter.empty:
+        raise ConfigurationError(
+            f"model {model!r} has the parameter 'channels', and the data has several fields, of the shapes {shape}; "
+            f"take them from 'shape', or name a model for these fields, such as net.py:Net@fc"
+        )
     for name, parameter in taken.items():
         if name not in given and parameter.default is parameter.empty:
             raise ConfigurationError(f"model {model!r} has the parameter {name!r}, {_why(name)}")
     return {name: given[name] for name in taken if name in given}
+
+
+def single_shape(shape: InputShape) -> tuple[int, ...] | None:
+    """The shape of one array; None where it is the shapes of several fields."""
+    sizes = tuple(size for size in shape if isinstance(size, int)) if isinstance(shape, tuple) else ()
+    return sizes if len(sizes) == len(shape) else None
 
 
 def _parameters(builder: ModelBuilder, model: str) -> dict[str, inspect.Parameter]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.input_fields import InputShape
 from consilience.models.builder import ModelBuilder, builder_arguments
 from consilience.models.split import split
 from consilience.models.split_model import describe_value
@@ -62,7 +63,7 @@ def load_builder(name: str) -> Callable[..., nn.Module]:
     model = _parse_name(name)
     builder = _load_named(model)
 
-    def build(shape: tuple[int, ...], classes: int, width: int | None = None) -> nn.Module:
+    def build(shape: InputShape, classes: int, width: int | None = None) -> nn.Module:
         given = builder_arguments(builder, name, shape, classes, width)
         with naming_failures(model.file, f"{model.name} failed"), sibling_imports(model.file):
             module = builder(**given)

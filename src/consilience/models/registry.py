@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models.builder import ModelBuilder, builder_arguments
+from consilience.input_fields import InputShape
+from consilience.models.builder import ModelBuilder, builder_arguments, single_shape
 from consilience.models.from_file import is_model_file, load_builder
 from consilience.models.nets.cnn import cnn, cnn5, cnn5_small, device_cnn, device_cnn_large, device_cnn_medium
 from consilience.models.nets.encoders import encoder18, encoder50
@@ -41,6 +42,7 @@ MODELS: dict[str, ModelBuilder] = {
     "device-lstm": device_lstm,
 }
 """Every model that `build_model` knows by a plain name."""
+_BUILT_IN = tuple(MODELS.values())
 
 
 def register_model(name: str) -> Callable[[Registered], Registered]:
@@ -72,10 +74,11 @@ def model_names() -> list[str]:
     return sorted(MODELS)
 
 
-def build_model(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> SplitModel:
+def build_model(name: str, shape: InputShape, classes: int, width: int | None = None) -> SplitModel:
     """The model `name` for inputs of a shape, its weights drawn from torch's global generator.
 
-    name: a plain name, or one in a file: "net.py:Net", "net.py:Net@fc". width: of the features; None: the model's
+    name: a plain name, or one in a file: "net.py:Net", "net.py:Net@fc". shape: of several fields a dictionary or a
+    tuple of their shapes, which a model of your own may take. width: of the features; None: the model's
     default. Seed that generator first: the same seed gives the same weights.
 
         >>> build_model("mlp", (13,), classes=3, width=8).width
@@ -84,9 +87,7 @@ def build_model(name: str, shape: tuple[int, ...], classes: int, width: int | No
     return _build(_builder(name), name, shape, classes, width)
 
 
-def model_factory(
-    name: str, shape: tuple[int, ...], classes: int, width: int | None = None
-) -> Callable[[], SplitModel]:
+def model_factory(name: str, shape: InputShape, classes: int, width: int | None = None) -> Callable[[], SplitModel]:
     """A function that builds the model later, in another process too, where this one's models are not registered."""
     if is_model_file(name):  # each process reads the file itself
         return partial(build_model, name, shape, classes, width)
@@ -112,8 +113,13 @@ def _builder(name: str) -> ModelBuilder:
     return MODELS[name]
 
 
-def _build(builder: ModelBuilder, name: str, shape: tuple[int, ...], classes: int, width: int | None) -> SplitModel:
+def _build(builder: ModelBuilder, name: str, shape: InputShape, classes: int, width: int | None) -> SplitModel:
     _check_task(name, shape, classes, width)
+    if single_shape(shape) is None and builder in _BUILT_IN:
+        raise ConfigurationError(
+            f"model {name!r} takes one array, and the data has several fields, of the shapes {shape}; name a model of "
+            f"your own whose forward takes them, such as net.py:Net@fc"
+        )
     module = builder(**builder_arguments(builder, name, shape, classes, width))
     if not isinstance(module, nn.Module):
         raise ConfigurationError(
@@ -128,8 +134,9 @@ def _build(builder: ModelBuilder, name: str, shape: tuple[int, ...], classes: in
     return model
 
 
-def _check_task(name: str, shape: tuple[int, ...], classes: int, width: int | None) -> None:
-    if not shape or min(shape) < 1:
+def _check_task(name: str, shape: InputShape, classes: int, width: int | None) -> None:
+    single = single_shape(shape)
+    if single is not None and min(single, default=0) < 1:
         raise ConfigurationError(
             f"model {name!r} takes inputs of a shape such as (channels, height, width) or (features,), "
             f"each number at least 1, got {tuple(shape)}"

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from copy import copy
+from typing import Any
 
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.input_fields import InputFields
 from consilience.models.split_model import SplitModel, describe_value
 
 
@@ -35,20 +37,26 @@ class LayerInputRecorder(nn.Module):
 
 
 class FeaturesBeforeLayer(nn.Module):
-    """Inputs (n, *input) -> the input of the model's layer `at`, (n, width)."""
+    """Inputs (n, *input) -> the input of the model's layer `at`, (n, width).
+
+    fields: what rows are packed of, where the model takes several inputs.
+    """
 
     def __init__(self, model: nn.Module, at: str, width: int) -> None:
         super().__init__()
         self.model, self.at, self.width = model, at, width
+        self.fields: InputFields | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Run the whole model, and return what the layer reads."""
         recorder = self.model.get_submodule(self.at)  # looked up, so that a copy of this module uses its own
         assert isinstance(recorder, LayerInputRecorder)
         recorder.recorded = []
         try:
-            self.model(x)
-            return self._single(recorder.recorded, x.shape[0])  # len(x) would fix the number when traced
+            given, by_name = (inputs, named) if self.fields is None else self.fields.arguments(inputs, named)
+            self.model(*given, **by_name)
+            first = next(each for each in (*inputs, *named.values()) if isinstance(each, Tensor))
+            return self._single(recorder.recorded, first.shape[0])  # len(first) would fix the number when traced
         finally:
             recorder.recorded = []  # so that the model can be copied and memory freed
 

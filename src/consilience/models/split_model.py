@@ -6,7 +6,7 @@ Exchanges share statistics of features and apply the classifier to those of othe
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,9 @@ from consilience.errors import ConfigurationError
 class SplitModel(nn.Module):
     """Logits = classifier(features(x)).
 
-    features: (n, *input) -> (n, width). classifier: linear, (n, width) -> (n, classes). bound: the largest magnitude a
-    feature can have, 1.0 after a tanh, infinity where it is not known.
+    features: (n, *input) -> (n, width), of one input or of several, by position or by name. classifier: linear,
+    (n, width) -> (n, classes). bound: the largest magnitude a feature can have, 1.0 after a tanh, infinity where it is
+    not known.
 
         >>> model = SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh()), nn.Linear(32, 10), bound=1.0)
         >>> model.width, model.classes
@@ -62,9 +63,9 @@ class SplitModel(nn.Module):
         self._original = () if network is self else (network,)
         return self
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """The logits, (n, classes), of inputs (n, *input)."""
-        logits: Tensor = self.classifier(self.features(x))  # (n, width) -> (n, classes)
+        logits: Tensor = self.classifier(self.features(*inputs, **named))  # (n, width) -> (n, classes)
         return logits
 
 

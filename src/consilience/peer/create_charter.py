@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from consilience.data import Scaling
 from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
+from consilience.input_fields import InputFields
 from consilience.learner.initial_state import common_values
 from consilience.learner.learner import Learner
 from consilience.learner.private_uploads import LearnerPrivacy
@@ -20,7 +21,7 @@ from consilience.learner.spec import LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.methods.task_kinds import method_for_kind
-from consilience.models import model_factory
+from consilience.models import build_for, model_factory
 from consilience.optimizers import build_optimizer
 from consilience.peer.charter_means import MeanRules
 from consilience.simulation.setup.compatibility import check_roles
@@ -66,6 +67,8 @@ class TaskShape:
     learners: int = 0
     public: np.ndarray | None = None
     target: Target = SINGLE_LABEL
+    fields: InputFields | None = None
+    """Where an input is several arrays, of whose rows `inputs` is the shape."""
 
 
 def create_charter(
@@ -213,12 +216,14 @@ def _role_settings(method: Method, roles: Mapping[str, Role], learners: int) -> 
 def _learner(
     role: Role, model: Model, task: TaskShape, public: PublicSetSettings | None, privacy: PrivacySettings | None
 ) -> Learner:
-    build = model_factory(model, task.inputs, task.classes, task.width) if isinstance(model, str) else model
+    shape = task.inputs if task.fields is None else task.fields.shape
+    build = model_factory(model, shape, task.classes, task.width) if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
     role = replace(role, objective=role.objective.for_held_out(False))  # nothing of an own model travels
     shown = None if public is None or role.data == "own" else Public(public.samples, public.sha256)
     private = None if privacy is None else LearnerPrivacy(privacy.private, privacy.clip, noise=1.0)
     optimizer = build_optimizer("sgd", 0.1, 0.0, 0.0)
+    build = build_for(build, task.fields)
     learner = Learner(
         LearnerSpec(build, role, optimizer, task.inputs, name, public=shown, privacy=private, target=task.target)
     )

@@ -12,6 +12,7 @@ from consilience.data import Dataset
 from consilience.data.heterogeneity import SYMBOLS
 from consilience.data.local_datasets import LocalDatasets
 from consilience.data.scaling import Scaling
+from consilience.input_fields import InputFields
 from consilience.kinds import kind_named
 from consilience.presentation.tables import new_table
 
@@ -26,6 +27,8 @@ _WIDEST, _LINES, _OFTEN = (
 def headline(record: Mapping[str, Any]) -> str:
     """A description of a data set in one line."""
     shape = " x ".join(map(str, record["shape"])) + (" characters" if record["alphabet"] else "")
+    if record.get("fields"):
+        shape = InputFields.from_record(record["fields"]).describe()
     counts = f"{record['samples']:,} training and {record['test_samples']:,} test samples of {shape}"
     if record["owners"]:
         counts += f" by {len(record['owners']):,} owners"

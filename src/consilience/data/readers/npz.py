@@ -7,6 +7,7 @@
 | `test_images` or `test_x`, `test_labels` or `test_y` | the same for tests; without them some samples are held out |
 | `shareable` | 0 for training samples that must never be shared, else 1 |
 | `sample_epsilons` | the privacy budget of each training sample, inf where it has none of its own |
+| `x.NAME`, `test_x.NAME` | inputs of several fields, one array for each, by the name that the model's forward has |
 | `classes` | names of the classes or labels |
 | `owners` | the owner of each training sample, a name or a number; for partition `owners` |
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,20 +43,20 @@ Arrays = Mapping[str, NDArray[Any]]
 def read_archive(path: Path, test_share: float, kind: KindChoice = "auto") -> RawDataset:
     """The data set in one .npz file, by the names at the top of this module."""
     arrays = read_arrays(path, [*INPUTS, *TARGETS, *TEST_INPUTS, *TEST_TARGETS, *OTHERS])
-    inputs, targets = _pick(path, arrays, INPUTS), _pick(path, arrays, TARGETS)
+    inputs, targets = pick_inputs(path, arrays, INPUTS), _pick(path, arrays, TARGETS)
     if inputs is None or targets is None:
         missing = INPUTS if inputs is None else TARGETS
         raise DataError(
             f"{path}: no array is called {missing[0]!r} or {missing[1]!r}; it holds {_listed(path)}. Save images "
-            f"(or x) and labels (or y); test_images, test_labels, shareable, sample_epsilons, classes and owners are "
-            f"optional"
+            f"(or x, or x.NAME for each of several fields) and labels (or y); test_images, test_labels, shareable, "
+            f"sample_epsilons, classes and owners are optional"
         )
     return raw_from_arrays(
         str(path),
         GivenArrays(
             inputs,
             targets,
-            _pick(path, arrays, TEST_INPUTS),
+            pick_inputs(path, arrays, TEST_INPUTS),
             _pick(path, arrays, TEST_TARGETS),
             arrays.get("shareable"),
             arrays.get("owners"),
@@ -68,12 +69,17 @@ def read_archive(path: Path, test_share: float, kind: KindChoice = "auto") -> Ra
     )
 
 
-def read_arrays(path: Path, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Those of the wanted arrays that an .npz file holds; its headers are checked before anything is decompressed."""
+def read_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Those of the wanted arrays that an .npz file holds, and their fields, "x.NAME", where "x" is wanted.
+
+    Headers are checked before anything is decompressed.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             there = set(archive.namelist())
-            return {name: _read(archive, name) for name in wanted if f"{name}.npy" in there}
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            fields = [name for name in names if any(name.startswith(f"{of}.") for of in wanted)]
+            return {name: _read(archive, name) for name in [*wanted, *fields] if f"{name}.npy" in there}
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     except Exception as error:  # a damaged file can make the zip and npy parsers raise nearly anything
@@ -120,6 +126,17 @@ def _pick(path: Path, arrays: Arrays, names: tuple[str, str]) -> NDArray[Any] | 
     if len(found) == 2:
         raise DataError(f"{path}: it holds both {names[0]!r} and {names[1]!r}, which mean the same; keep one of them")
     return arrays[found[0]] if found else None
+
+
+def pick_inputs(path: Path, arrays: Arrays, names: tuple[str, str]) -> NDArray[Any] | dict[str, NDArray[Any]] | None:
+    """The inputs under either name: one array, or the fields whose names come after it and a point; None without."""
+    single, prefixes = _pick(path, arrays, names), tuple(f"{name}." for name in names)
+    fields = {name.partition(".")[2]: values for name, values in arrays.items() if name.startswith(prefixes)}
+    if single is not None and fields:
+        raise DataError(
+            f"{path}: it holds inputs as one array and as the fields {', '.join(fields)}; keep one of the two"
+        )
+    return single if single is not None else fields or None
 
 
 def _class_names(path: Path, arrays: Arrays) -> tuple[str, ...]:

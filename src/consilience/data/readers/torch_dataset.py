@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.data.readers.torch_samples import SampleForm, Samples
 from consilience.data.targets import SEGMENTATION
 from consilience.data.to_numpy import to_numpy
 from consilience.errors import DataError
@@ -14,51 +15,25 @@ from consilience.errors import DataError
 _LONGEST = 60  # characters of a label that an error shows
 
 
-class Samples(Protocol):
-    """Anything with a length that gives (input, label) pairs by index."""
+def read_samples(what: str, samples: Samples, label_key: str | None = None) -> tuple[Any, NDArray[Any]]:
+    """All inputs (n, *shape), of several fields as a dictionary or a tuple, and labels (n,), in order.
 
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-def read_samples(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All inputs (n, *shape) and labels (n,) or (n, labels), in order; one of another shape or type is refused."""
-    if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
-        raise DataError(
-            f"{what}: a data set with a length and numbered samples is needed, got {type(samples).__name__}; "
-            f"read an iterable one into a list first"
-        )
-    if len(samples) == 0:
-        raise DataError(f"{what}: the data set is empty")
-    first, first_label = _pair(what, samples, 0)
-    inputs = np.empty((len(samples), *first.shape), dtype=first.dtype)  # (n, *shape)
-    labels = []
+    label_key: of samples that are dictionaries, the key of the label. A sample of another shape or type is refused.
+    """
+    form = SampleForm.of_first(what, samples, label_key)
+    kinds = zip(form.shapes, form.dtypes, strict=True)
+    inputs = [np.empty((len(samples), *shape), dtype=dtype) for shape, dtype in kinds]  # (n, *shape) each
+    labels: list[NDArray[Any]] = []
     for index in range(len(samples)):
-        value, label = _pair(what, samples, index)
-        if (value.shape, value.dtype) != (first.shape, first.dtype):
-            raise DataError(
-                f"{what}: sample {index} is {value.dtype} of the shape {value.shape}, but sample 0 is {first.dtype} "
-                f"of the shape {first.shape}; give all one shape and type, by a transform for instance"
-            )
-        if label.shape != first_label.shape:
-            raise DataError(
-                f"{what}: the label of sample {index} has the shape {label.shape}, and that of sample 0 "
-                f"{first_label.shape}; give all one number, or all 0 or 1 for each of the same labels"
-            )
-        inputs[index] = value
-        labels.append(label)
-    return inputs, np.array(labels)
+        arrays, label = form.read(what, samples, index)
+        for into, values in zip(inputs, arrays, strict=True):
+            into[index] = values
+        labels.append(read_label(what, index, label, labels[0] if labels else None))
+    return form.together(inputs), np.array(labels)
 
 
-def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    try:
-        sample = samples[index]
-    except Exception as error:  # the user's code may raise anything
-        raise DataError(f"{what}: sample {index} cannot be read: {type(error).__name__}: {error}") from error
-    if not isinstance(sample, tuple | list) or len(sample) != 2:
-        raise DataError(f"{what}: sample {index} must be a pair (input, label), got {type(sample).__name__}")
-    value, label = sample
+def read_label(what: str, index: int, label: Any, first: NDArray[Any] | None) -> NDArray[Any]:
+    """The label of a sample as a number, or as several; first: that of sample 0, which has the same shape."""
     number = to_numpy(f"{what}: label {index}", label)
     if number.ndim > 1 or number.dtype.kind not in "biuf" or not np.isfinite(number).all():
         shown = f"{label!r}" if number.size == 1 else f"{_shortened(label)} of the shape {number.shape}"
@@ -66,17 +41,14 @@ def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], NDArra
             f"{what}: the label of sample {index} must be a whole number, 0 or 1 for each of several labels, or a "
             f"number to predict, got {shown}; {SEGMENTATION if number.ndim > 1 else 'number the classes'}"
         )
-    return _input(f"{what}: sample {index}", value), number
+    if first is not None and number.shape != first.shape:
+        raise DataError(
+            f"{what}: the label of sample {index} has the shape {number.shape}, and that of sample 0 {first.shape}; "
+            f"give all one number, or all 0 or 1 for each of the same labels"
+        )
+    return number
 
 
 def _shortened(label: Any) -> str:
     text = " ".join(repr(label).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _input(what: str, value: Any) -> NDArray[Any]:
-    """One input as an array; a Pillow image with its channels first."""
-    if not hasattr(value, "getbands"):
-        return to_numpy(what, value)
-    pixels = to_numpy(what, value.convert("RGB") if value.mode == "P" else value)  # P: indices into a palette
-    return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels

@@ -86,6 +86,9 @@ def choose_engine(config: Config, setup: Setup, *, together: bool = False) -> bo
     if not has_float64(torch.device(config.execution.device)):
         _refuse_without_float64(config)
         return False
+    if setup.data.train.stream is not None:
+        _refuse_streamed(config, setup.data.train.name)
+        return False
     if config.execution.engine == "loop":
         return False
     learners = [Learner(plan.spec) for plan in setup.cohorts.plans]
@@ -110,6 +113,27 @@ def choose_engine(config: Config, setup: Setup, *, together: bool = False) -> bo
     return True
 
 
+def _refuse_streamed(config: Config, data: str) -> None:
+    """Refuse what streamed samples cannot do; say that a GPU would be faster otherwise."""
+    execution = config.execution
+    if execution.engine == "stack":
+        raise ConfigurationError(
+            f"data set {data!r} is streamed, and stacked learners need their samples in memory; leave out engine = "
+            f"'stack', or make the data set with Dataset.from_torch"
+        )
+    if execution.workers:
+        raise ConfigurationError(
+            f"workers is {execution.workers}, and data set {data!r} is streamed, which one process does; leave workers "
+            f"out here, and give Dataset.streamed its own, workers={execution.workers}, to read ahead"
+        )
+    if torch.device(execution.device).type == "cuda":
+        log.warning(
+            "data set %r is streamed, so learners train one after the other on %s; from memory, Dataset.from_torch, "
+            "they would train together",
+            data, execution.device,
+        )  # fmt: skip
+
+
 def _refuse_without_float64(config: Config) -> None:
     """Refuse what a device without float64 cannot do."""
     device, execution = config.execution.device, config.execution
@@ -132,6 +156,8 @@ def _many_and_small(plan: CohortPlan, learner: Learner, together: bool) -> bool:
 
 def _workers(config: Config, setup: Setup) -> int:
     """The number of worker processes: as asked for; else one per core where there is enough work."""
+    if setup.data.train.stream is not None:
+        return 0
     if config.execution.workers is not None:
         return config.execution.workers
     seconds = (

@@ -10,7 +10,7 @@ from consilience.evaluation.classification import classification_metrics
 from consilience.functional.distance_correlation import distance_correlation
 from consilience.learner.device import state_device
 from consilience.learner.learner import Learner
-from consilience.learner.passes import compute_features, compute_logits, layer_outputs
+from consilience.learner.passes import compute_features, compute_logits, layer_outputs, sample_parts
 from consilience.objectives.two_stage import inputs_for_distances
 from consilience.simulation.engines.cohort import Cohort
 from consilience.simulation.engines.jobs import Inspect, JobResult, Measure, Represent
@@ -64,4 +64,5 @@ def represent_rows(learner: Learner, cohort: Cohort, data: SharedData, job: Repr
 @torch.no_grad()
 def _dependence(learner: Learner, inputs: Tensor, layer: str) -> float:
     outputs = layer_outputs(learner, inputs, [layer])[layer]
-    return float(distance_correlation(inputs_for_distances(learner.task, inputs), outputs))
+    seen = torch.cat(list(sample_parts(learner, inputs, SAMPLES)))
+    return float(distance_correlation(inputs_for_distances(learner.task, seen), outputs))

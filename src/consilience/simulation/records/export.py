@@ -32,7 +32,7 @@ from consilience.learner.passes import compute_features, layer_outputs
 from consilience.learner.spec import LearnerSpec
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.models import from_file, model_factory
+from consilience.models import from_file
 from consilience.simulation.records.checkpoint import Checkpoint, load_checkpoint
 from consilience.simulation.records.fingerprint import run_fingerprints
 from consilience.simulation.records.run_folder import RunFolder
@@ -45,7 +45,7 @@ from consilience.simulation.setup.assign_data import (
 )
 from consilience.simulation.setup.cohorts import DTYPES
 from consilience.simulation.setup.inputs import load_data, models_of
-from consilience.simulation.setup.participants import Participant, build_participants
+from consilience.simulation.setup.participants import Participant, build_participants, learner_build
 from consilience.task import Public
 
 _LARGEST = 2e9  # bytes; a larger checkpoint is not read
@@ -159,7 +159,7 @@ class SavedRun:
         keys = [each.stacking_key for each in self.participants]
         cohort, number = self._cohort(participant.stacking_key), keys[:place].count(participant.stacking_key)
         assert isinstance(participant.model, str)
-        build = model_factory(participant.model, self.data.shape, self.data.classes, self.config.model.width)
+        build = learner_build(participant.model, self.data, self.config.model.width)
         public = Public(len(self.public[1])) if participant.role.data == "public" else None
         with _explain_model_errors(who):
             spec = LearnerSpec(

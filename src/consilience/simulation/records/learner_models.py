@@ -17,7 +17,7 @@ from consilience.errors import ConfigurationError
 from consilience.export import InputDescription, OwnAnswer, make_card, write_model
 from consilience.export.load import NO_OWN_ANSWER
 from consilience.learner.rebuild import ModelKind
-from consilience.models import SplitModel, model_factory
+from consilience.models import SplitModel, build_for, model_factory
 from consilience.simulation.records.checkpoint import SavedModels, model_places
 from consilience.simulation.records.model_rows import ModelRows
 from consilience.simulation.round.run_state import RunState
@@ -146,8 +146,9 @@ def models_of_folder(
         name, named = str(each["name"]), bool(each["named"])
         build = given[name] if name in given else partial(_refuse_object, name, str(saved.folder.path))
         if named:
-            build = model_factory(name, inputs.shape, inputs.classes, config.model.width)
+            build = model_factory(name, inputs.model_shape, inputs.classes, config.model.width)
         assert callable(build)
+        build = build_for(build, inputs.input_fields)
         private = bool(each.get("own_head")), bool(each.get("own_model"))
         frozen, file = str(each.get("frozen_sha256", "")), str(each["file_sha256"])
         kinds.append(ModelKind(build, name, named, file, dtype, on_cpu, *private, frozen))

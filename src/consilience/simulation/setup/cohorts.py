@@ -16,8 +16,9 @@ from consilience.functional.training_augmentation import build_augmentation
 from consilience.learner.batches import LocalWork
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
+from consilience.learner.stream_reader import StreamReader
 from consilience.method import Method
-from consilience.models import is_model_file, model_digest, model_factory
+from consilience.models import is_model_file, model_digest
 from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.setup.assign_data import AssignedData, members_of
@@ -29,7 +30,7 @@ from consilience.simulation.setup.compatibility import (
     min_batch_size,
 )
 from consilience.simulation.setup.federations import Federations
-from consilience.simulation.setup.participants import Participant
+from consilience.simulation.setup.participants import Participant, learner_build
 from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, check_exchanges
 from consilience.simulation.setup.privacy import check_private, learner_privacy
 from consilience.simulation.setup.resistance import check_robustness
@@ -65,7 +66,8 @@ def plan_cohorts(
     privacy: PrivacyPlan | None = None,
 ) -> Cohorts:
     """Put learners that can be stacked into one cohort; refuse exchanges that do not suit each other."""
-    planner = _CohortPlanner(config, method, variants, federations.seeds, data, privacy)
+    reader = None if data.train.stream is None else StreamReader(data.train.stream)
+    planner = _CohortPlanner(config, method, variants, federations.seeds, data, privacy, reader)
     stackable: dict[str, list[int]] = {}  # places in the list of participants
     for place, participant in enumerate(variants.participants[0]):
         stackable.setdefault(participant.stacking_key, []).append(place)
@@ -103,6 +105,7 @@ class _CohortPlanner:
     seeds: tuple[int, ...]
     data: AssignedData
     privacy: PrivacyPlan | None
+    reader: StreamReader | None  # one for all learners
 
     def same_shapes(self, places: list[int]) -> list[list[int]]:
         """Federations by the size of their public set, where these learners use it: it decides tensor shapes."""
@@ -123,8 +126,9 @@ class _CohortPlanner:
         spec = self._spec(participant, settings, federations)
         spec = replace(spec, privacy=learner_privacy(self.privacy, participant, members.sizes))
         members = with_draw_shares(members, participants, data, self.privacy, spec.privacy)
-        learner = Learner(spec)
-        spec = replace(spec, frozen_sha256=learner.modules.frozen_sha256)
+        learner = Learner(
+            replace(spec, reader=None)
+        )  # it is tried on zeros and reads no samples        spec = replace(spec, frozen_sha256=learner.modules.frozen_sha256)
         check_private(learner)
         check_width(learner, config.model.width)
         least = min_batch_size(learner, members, participant, data)
@@ -151,9 +155,7 @@ class _CohortPlanner:
         config, data, model = self.config, self.data.train, participant.model
         named = isinstance(model, str)
         return LearnerSpec(
-            build=model_factory(model, data.shape, data.classes, config.model.width)
-            if isinstance(model, str)
-            else model,
+            build=learner_build(model, data, config.model.width),
             role=participant.role,
             optimizer=participant.optimizer,
             shape=data.shape,
@@ -166,6 +168,7 @@ class _CohortPlanner:
             augmentation=build_augmentation(config.training.augment),
             target=data.target,
             symbols=len(data.alphabet),
+            reader=self.reader,
             public=self._public(federations) if participant.role.data == "public" else None,
             named=named,
             file_sha256=model_digest(model) if isinstance(model, str) and is_model_file(model) else "",

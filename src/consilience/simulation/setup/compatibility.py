@@ -12,6 +12,7 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.evaluation.classification import TOP
+from consilience.input_fields import InputFields
 from consilience.kinds import kind_of
 from consilience.learner.learner import Learner
 from consilience.learner.passes import layer_outputs
@@ -138,7 +139,9 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
             f"{data.classes}; end it with a linear layer of {data.classes} outputs"
         )
     _check_text(learner, data)
-    _check_features(learner)
+    if data.fields is not None:
+        _check_fields(learner, participant.role.objective, data.fields)
+    _check_features(learner, data)
     _check_views(learner, participant, data)
     norms = [m for m in learner.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     normalizes = any(norm not in learner.modules.frozen_norms for norm in norms)
@@ -183,8 +186,22 @@ def _check_text(learner: Learner, data: Dataset) -> None:
             )
 
 
+def _check_fields(learner: Learner, objective: Objective, fields: InputFields) -> None:
+    """Refuse what changes the samples of a mini-batch, where a sample has several fields."""
+    if learner.spec.augmentation is not None:
+        raise ConfigurationError(
+            f"augment changes single arrays, and the data has the fields {fields.describe()}; leave it out, or "
+            f"augment in the model's forward while it is in training mode"
+        )
+    if not objective.labeled:
+        raise ConfigurationError(
+            f"objective {objective.name!r} makes views of images, and the data has the fields {fields.describe()}; "
+            f"give the images alone, or learn with labels"
+        )
+
+
 @torch.no_grad()
-def _check_features(learner: Learner) -> None:
+def _check_features(learner: Learner, data: Dataset) -> None:
     """Refuse a model that fails on the data's inputs, or whose features do not fit its classifier."""
     task, inputs = learner.task, torch.zeros(2, *learner.task.inputs, dtype=learner.dtype).to(learner.device)
     try:
@@ -198,7 +215,7 @@ def _check_features(learner: Learner) -> None:
     except Exception as error:  # the user's own code may raise anything
         message = str(error) if isinstance(error, RuntimeError | ValueError | IndexError) else from_file.failure(error)
         raise ConfigurationError(
-            f"model {task.model!r} cannot take inputs of the shape {task.inputs}: {message}"
+            f"model {task.model!r} cannot take inputs of {data.describe_shape()}: {message}"
         ) from error
     if features.shape != (2, task.width):
         raise ConfigurationError(
@@ -231,8 +248,10 @@ def _check_views(learner: Learner, participant: Participant, data: Dataset) -> N
         if learner.spec.augmentation is not None:
             _check_augmentation(learner, objective, inputs)
         mean, std = data.scaling.of_pixels
+        if objective.labeled or data.stream is not None:
+            return
         low, high = (float(value * std + mean) for value in (data.inputs.min(), data.inputs.max()))
-        if not objective.labeled and not -_OFF <= low <= high <= 1 + _OFF:
+        if not -_OFF <= low <= high <= 1 + _OFF:
             raise ConfigurationError(
                 f"objective {objective.name!r} makes views of images, whose pixels lie in 0 to 1; those of data set "
                 f"{data.name!r} lie in {low:.3g} to {high:.3g}: store them as bytes, or as fractions from 0 to 1"

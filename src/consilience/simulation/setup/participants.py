@@ -13,17 +13,25 @@ from torch import nn
 
 from consilience.config.config import Config, GroupConfig
 from consilience.config.schedules import Rate, Schedule, scheduled
+from consilience.data import Dataset
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange, fixed_fields, varying_fields
 from consilience.exchanges.owning import OwningExchange
 from consilience.learner.spec import OPTIMIZER
 from consilience.method import Method, Role
 from consilience.methods import override_settings, settings_of
+from consilience.models import build_for, model_factory
 from consilience.optimizers import Adam, Optimizer, build_optimizer
 
 Build = Callable[[], nn.Module]
 Model = str | Build
 """A model by name, or a function that builds one."""
+
+
+def learner_build(model: Model, data: Dataset, width: int | None) -> Build:
+    """What builds the model of a learner with this data."""
+    build = model_factory(model, data.model_shape, data.classes, width) if isinstance(model, str) else model
+    return build_for(build, data.fields)
 
 
 @dataclass(frozen=True)

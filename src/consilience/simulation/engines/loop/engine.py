@@ -140,6 +140,8 @@ class LoopEngine:
         elif self._pool is not None:
             self._pool.release()
         torch.set_num_threads(self._threads)
+        for reader in {plan.spec.reader for plan in self.plans} - {None}:
+            reader.close()
 
 
 def default_workers() -> int:
