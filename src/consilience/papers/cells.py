@@ -36,6 +36,7 @@ _ADDED = {
     "delta": 1e-5,
     "private_clip": 1.0,
     "private_uploads": None,
+    "kind": "auto",
 }
 """Settings that were added after the first results were published, with their defaults."""
 _ADDED_TO_GROUPS = ("attack", "partners", "sample_epsilons")
@@ -51,6 +52,8 @@ _ADDED_TO_METHODS = {
     "subspace": "first",
 }
 """The same of methods: settings of any method that were added later, with their defaults as text."""
+_FORMERLY = {"part": {"trained": "*"}}
+"""Values of methods' settings that had another name when the first results were published, by setting."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Cell:
         lasting = {k: v for k, v in config.settings(exclude_none=False).items() if k not in passing}
         lasting = _without_new_defaults(lasting)
         defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}
-        method = {**defaults, **lasting["method"]}
+        method = {k: _FORMERLY.get(k, {}).get(v, v) for k, v in {**defaults, **lasting["method"]}.items()}
         lasting["method"] = {k: v for k, v in method.items() if str(v) != _ADDED_TO_METHODS.get(k)}
         return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
 
