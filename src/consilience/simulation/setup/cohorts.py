@@ -126,9 +126,8 @@ class _CohortPlanner:
         spec = self._spec(participant, settings, federations)
         spec = replace(spec, privacy=learner_privacy(self.privacy, participant, members.sizes))
         members = with_draw_shares(members, participants, data, self.privacy, spec.privacy)
-        learner = Learner(
-            replace(spec, reader=None)
-        )  # it is tried on zeros and reads no samples        spec = replace(spec, frozen_sha256=learner.modules.frozen_sha256)
+        learner = Learner(replace(spec, reader=None))  # it is tried on zeros and reads no samples
+        spec = replace(spec, frozen_sha256=learner.modules.frozen_sha256)
         check_private(learner)
         check_width(learner, config.model.width)
         least = min_batch_size(learner, members, participant, data)
