@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError
 from consilience.peer.batches import read_batch
 from consilience.peer.one_pass import count_classes
+from consilience.task import Task
 
 X, M, Y = torch.tensor([[1.0], [2.0]]), torch.tensor([[3], [4]]), torch.tensor([0, 2])
 Pair = namedtuple("Pair", "inputs targets")
@@ -75,7 +76,7 @@ def assert_same(seen: Any, expected: Any) -> None:
 def test_unpack_reads_any_other_batch() -> None:
     call, targets = read_batch({"a": X, "b": Y}, lambda batch: ((batch["a"], M), batch["b"]))
     assert call.positional[1] is M and torch.equal(targets, Y)
-    assert count_classes([(0, Y, "names")], 3, lambda batch: batch[:2]).tolist() == [1, 0, 1]
+    assert count_classes([(0, Y, "names")], Task(3, 1), lambda batch: batch[:2]).tolist() == [1, 0, 1]
     with pytest.raises(ConfigurationError, match=r"unpack returned Tensor; it must return \(inputs, targets\)"):
         read_batch((X, Y), lambda batch: batch[0])
 

@@ -33,9 +33,9 @@ def train(
     model = bert(dropout=0.3)
     peer = joined(place, model, member)
     settings = arguments(place.made.folder, epochs, save_strategy="epoch", optim="adamw_torch", learning_rate=0.01)
-    trainer = ConsilienceTrainer(model, settings, train_dataset=Texts(), peer=peer, loss=loss)
-    trainer.train(resume_from_checkpoint=resume)
-    peer.close()
+    with peer:  # closed after a refusal too: a folder has one peer at a time
+        trainer = ConsilienceTrainer(model, settings, train_dataset=Texts(), peer=peer, loss=loss)
+        trainer.train(resume_from_checkpoint=resume)
     return model, peer
 
 

@@ -79,7 +79,7 @@ class FederatedEpochs:
 
     def targets(self, batch: Any) -> Tensor:
         """The targets of a batch, read as the peer reads batches."""
-        return read_batch(batch, self.peer._unpack).targets
+        return read_batch(batch, self.peer._unpack)[1]
 
     # -- an epoch ----------------------------------------------------------------------------------------------------
 
