@@ -376,6 +376,8 @@ def test_public_names_are_exact() -> None:
         "cifar10",
         "cifar100",
         "cifar100-coarse",
+        "diabetes",
+        "digit-pairs",
         "digits",
         "fashion-mnist",
         "mnist",

@@ -120,7 +120,7 @@ def test_learners_alone_learn_wine_by_scaled_columns(tmp_path: Path) -> None:
 # --- what cannot be learned from
 
 BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"label": None}, r"which column is the class with --label COLUMN; it has the columns 'size', 'weight'"),
+    ({}, {"label": None}, r"which column is predicted with --label COLUMN; it has the columns 'size', 'weight'"),
     ({}, {"label": "kinds"}, r"unknown column 'kinds' of .*trees.csv. Did you mean 'kind'\? Known: garden, kind"),
     ({f"x{i}": [i % 3] * ROWS for i in range(20)}, {"label": None}, "'size', .*, 12 more, .*'x18', 'x19'"),
     ({}, {"owners": "gardens"}, "unknown column 'gardens'"),
@@ -140,8 +140,16 @@ BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (with_cell("kind", 3, ""), {}, "column 'kind', row 3 is empty; .* fill in the labels, or remove the rows$"),
     ({"kind": [0, 1, "inf"] + [1] * 37}, {}, "label 'kind' of row 3 is inf, not a class"),
     (with_cell("garden", 3, ""), {}, "column 'garden', row 3 is empty, and every row needs an owner"),
-    ({"kind": [i * 1.5 for i in range(ROWS)]}, {}, "row 2 is 1.5, not a class; regression is not supported"),
-    ({"kind": list(range(ROWS))}, {}, "40 different values in 40 rows, too many for classes; regression is not"),
+    (
+        {"kind": [i * 1.5 for i in range(ROWS)]},
+        {"kind": "single-label"},
+        "row 2 is 1.5, not a class; for amounts say --kind regression",
+    ),
+    (
+        {"kind": list(range(ROWS))},
+        {},
+        "40 different values in 40 rows, too many for classes; for amounts say --kind regression, for classes --kind",
+    ),
     ({"kind": ["oak"] * ROWS}, {}, "column 'kind' is 'oak' in every row: one class cannot be learned"),
     ({"": list(range(ROWS))}, {}, "column 5 has no name, as where row numbers were saved.*--drop 'column 5'"),
     ({}, {"image_size": 8}, "image_size is for folders of images, and .* is a table"),
@@ -188,14 +196,15 @@ def test_options_of_tables_are_refused_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "says"),
+    ("targets", "kind", "says"),
     [
-        (np.tile([[1, 1, 0], [0, 1, 0]], (10, 1)), "2 classes in one row.*multi-label.*one class per sample"),
-        (np.zeros((20, 4, 4), dtype=int), "a label for each place of an input: segmentation is not supported"),
-        (np.arange(20) / 3, "label 1 is 0.33.*regression is not supported"),
-        (np.tile([[1, 0], [0, 1]], (10, 1)), "argmax of one-hot"),
+        (np.tile([[1, 1, 0], [0, 1, 0]], (10, 1)), "single-label", "one for each input.*several labels per sample"),
+        (np.tile([[1, 1, 0], [0, 1, 0]], (10, 1)), "auto", "label 1 is 1 of every sample.*say kind='multi-label'"),
+        (np.zeros((20, 4, 4), dtype=int), "auto", "a label for each place of an input: segmentation is not supported"),
+        (np.arange(20) / 3, "single-label", "label 1 is 0.33.*for amounts say kind='regression'"),
+        (np.tile([[1, 0], [0, 1]], (10, 1)), "auto", "argmax of one-hot.*kind='multi-label'"),
     ],
 )
-def test_targets_of_other_tasks_are_refused(targets: Any, says: str) -> None:
+def test_targets_of_other_tasks_are_refused(targets: Any, kind: Any, says: str) -> None:
     with pytest.raises(DataError, match=f"(?s){says}"):
-        Dataset.from_arrays("mine", np.random.default_rng(0).random((20, 4, 4)), targets)
+        Dataset.from_arrays("mine", np.random.default_rng(0).random((20, 4, 4)), targets, kind=kind)

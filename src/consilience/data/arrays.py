@@ -27,6 +27,7 @@ from consilience.data.targets import (
 from consilience.data.to_numpy import to_numpy
 from consilience.errors import ConfigurationError, DataError
 from consilience.input_fields import InputFields
+from consilience.kinds import kind_named
 from consilience.task import TaskKind
 from consilience.validation import check_integer
 
@@ -77,7 +78,7 @@ def raw_from_arrays(
     owners, owner_names = _owners(f"{what}: owners", given.owners, len(train))
     epsilons = _sample_epsilons(f"{what}: sample_epsilons", given.sample_epsilons, len(train))
     if given.test_inputs is None and given.test_targets is None:
-        held = held_out_samples(what, strata_of(named, found, y), test_share, owners)  # (n,)
+        held = held_out_samples(what, strata_of(named, found, y), test_share, owners, kind_named(found).several)  # (n,)
         test, test_y, train, y = train[held], y[held], train[~held], y[~held]
         shareable = None if shareable is None else shareable[~held]
         owners = None if owners is None else owners[~held]
@@ -119,12 +120,17 @@ def check_test_share(test_share: float) -> None:
 
 
 def held_out_samples(
-    what: str, targets: NDArray[np.int64], test_share: float, owners: NDArray[np.int64] | None = None
+    what: str,
+    targets: NDArray[np.int64],
+    test_share: float,
+    owners: NDArray[np.int64] | None = None,
+    groups: str = "classes",
 ) -> NDArray[np.bool_]:
     """Which samples are held out for tests, (n,): a share of each class, the same ones every time.
 
     Every class keeps at least one training sample, so what is tested can be learned. Where samples have owners, each
-    owner's share of a class is held out, and an owner keeps two samples or more.
+    owner's share of a class is held out, and an owner keeps two samples or more. groups: what classes are called in an
+    error.
     """
     held = np.zeros(len(targets), dtype=np.bool_)
     # RandomState, since its stream is frozen for good; that of a newer Generator may change with NumPy's version.
@@ -135,8 +141,9 @@ def held_out_samples(
         mine = order[targets[order] == label]
         held[mine[: min(len(mine) - 1, int(test_share * len(mine) + 0.5))]] = True
     if not held.any():
+        different = len(np.unique(targets))
         raise DataError(
-            f"{what}: test_share {test_share} of {len(targets)} samples in {len(np.unique(targets))} classes "
+            f"{what}: test_share {test_share} of {len(targets)} samples{f' in {different} {groups}' * (different > 1)} "
             f"leaves none for tests; raise test_share, add samples, or give test samples"
         )
     return held

@@ -27,6 +27,8 @@ class Kind:
     metric: ClassVar[Metric]
     group: ClassVar[str]
     """What a group is, in a word."""
+    several: ClassVar[str]
+    """What groups are, in a word."""
 
     # -- data, over NumPy ----------------------------------------------------------------------------------------------
 

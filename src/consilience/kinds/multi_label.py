@@ -23,6 +23,7 @@ class MultiLabel(Kind):
     name: ClassVar[TaskKind] = "multi-label"
     metric: ClassVar[Metric] = F1
     group: ClassVar[str] = "label"
+    several: ClassVar[str] = "labels"
 
     def check(self, what: str, targets: NDArray[Any], samples: int, classes: int) -> None:
         """Refuse targets that are not 0 or 1 for each label."""

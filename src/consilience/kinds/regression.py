@@ -27,6 +27,7 @@ class Regression(Kind):
     name: ClassVar[TaskKind] = "regression"
     metric: ClassVar[Metric] = R2
     group: ClassVar[str] = "bin"
+    several: ClassVar[str] = "bins"
 
     def check(self, what: str, targets: NDArray[Any], samples: int, classes: int) -> None:
         """Refuse targets that are not finite numbers."""

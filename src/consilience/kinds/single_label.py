@@ -23,6 +23,7 @@ class SingleLabel(Kind):
     name: ClassVar[TaskKind] = "single-label"
     metric: ClassVar[Metric] = ACCURACY
     group: ClassVar[str] = "class"
+    several: ClassVar[str] = "classes"
 
     def check(self, what: str, targets: NDArray[Any], samples: int, classes: int) -> None:
         """Refuse targets that are not class numbers."""

@@ -144,6 +144,6 @@ def _log_data(config: Config, data: Dataset, setup: Setup) -> None:
     assigned = np.concatenate(setup.data.local_datasets[0].parts)  # not all owners need be learners
     seen, tested = data.group_counts(data.targets[assigned]), data.group_counts(data.test_targets)
     if len(unseen := np.flatnonzero((tested > 0) & (seen == 0))):
-        group = kind_of(data.target).group
-        which = f"{group} {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} of each {group}, the first {unseen[0]},"
+        kind, first = kind_of(data.target), unseen[0]
+        which = f"{kind.group} {first}" if len(unseen) == 1 else f"{len(unseen)} {kind.several}, the first {first},"
         log.warning("%s of the test set: no learner has training samples; use more samples, or shuffle them", which)

@@ -29,14 +29,14 @@ def test_local_test_sets_range_from_unshifted_to_fully_shifted(data: Dataset) ->
     names = found.targets[0]
     assert found.targets[2].tolist() == (names ^ 1).tolist()  # the labels of each pair of classes are swapped
     assert 0 < (found.targets[1] != names).mean() < 1
-    assert found.counts().tolist() == [[6] * 10] * 3
+    assert found.totals()[..., 0].tolist() == [[6] * 10] * 3  # samples of each class
 
 
 def test_local_test_sets_cover_all_classes_of_sorted_test_data(data: Dataset) -> None:
     order = np.argsort(data.test_targets, kind="stable")
     sorted_ = replace(data, test_inputs=data.test_inputs[order], test_targets=data.test_targets[order])
     found = local_test_sets(sorted_, 2, shift="noise(0.1)", most=30)
-    assert found is not None and found.counts()[0].tolist() == [3] * 10
+    assert found is not None and found.totals()[0, :, 0].tolist() == [3] * 10
 
 
 def test_unshifted_test_inputs_are_stored_once(data: Dataset) -> None:
