@@ -15,12 +15,14 @@ LINES, METHODS, ATTRIBUTES, PARAMETERS = 400, 20, 15, 7
 ENTRY_POINTS = {
     "cli": "each parameter of a command is one of its options",
     "data/dataset.py: from_arrays": "users name what they give",
+    "data/dataset.py: from_torch": "users name what they give",
     "data/dataset.py: streamed": "users name what they give",
     "data/registry.py: load": "users name what they give",
     "methods/builtin.py": "each parameter of a method is one of its settings",
     "peer/array_charter.py: create_array_charter": "what a charter consists of, by name",
     "peer/create_charter.py: create_charter": "what a charter consists of, by name",
     "peer/peer.py: join": "users name what they give",
+    "wire/charter.py: build_charter": "what a charter consists of, by name",
     "simulation/advise.py: advise": "users name what they give",
     "simulation/simulate.py: simulate": "users name what they give",
     "simulation/compare.py: compare": "users name what they give",
@@ -29,9 +31,11 @@ ENTRY_POINTS = {
 """Functions that may have more than PARAMETERS parameters, by folder or by file and name, and why."""
 
 RECORDS = {
+    "wire/charter.py: Charter": "what a charter consists of, by name",
     "config/groups.py: GroupConfig": "the settings of a group of learners by name",
     "config/settings.py: Settings": "the settings of a run by name, for autocompletion",
     "data/dataset.py: Dataset": "what a data set consists of, by name",
+    "data/raw_dataset.py: RawDataset": "what the files of a data set hold, by name",
     "exchanges/observations.py: Observations": "the settings of an exchange by name, and what it is",
     "learner/spec.py: LearnerSpec": "everything that learners of one cohort have in common, by name",
     "exchanges/base.py: View": "what an exchange or an objective may see of its learner, by name",

@@ -13,7 +13,7 @@ from consilience.methods.task_kinds import kinds_of
 from consilience.simulation.result import Result
 from consilience.simulation.simulate import simulate
 
-DATA = {"digit-pairs": {"train": 120, "test": 40}, "diabetes": {"train": 110, "test": 40}}
+DATA: dict[str, dict[str, Any]] = {"digit-pairs": {"train": 120, "test": 40}, "diabetes": {"train": 110, "test": 40}}
 METHOD_NAMES = [name for name in METHODS if "regression" in kinds_of(build_method(name))]
 CASES = [
     *METHOD_NAMES,
@@ -28,8 +28,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(data: str, method: str, engine: str, precision: str = "float64", **others: Any) -> Result:
-    small = {"learners": 4, "rounds": 3, "batch_size": 16, "workers": 0, "lr": 0.01}
-    return simulate(data=data, method=method, engine=engine, precision=precision, **small, **DATA[data], **others)
+    small: dict[str, Any] = {"learners": 4, "rounds": 3, "batch_size": 16, "workers": 0, "lr": 0.01}
+    how: dict[str, Any] = {"engine": engine, "precision": precision}
+    return simulate(data=data, method=method, **how, **small, **DATA[data], **others)
 
 
 def assert_same(one: Result, other: Result, tolerance: float) -> None:
@@ -39,8 +40,8 @@ def assert_same(one: Result, other: Result, tolerance: float) -> None:
                 np.testing.assert_allclose(mine[key], theirs[key], rtol=tolerance, atol=tolerance, err_msg=key)
     for learner in range(one.history.learners):
         pairs = zip(one.model(learner).parameters(), other.model(learner).parameters(), strict=True)
-        for mine, theirs in pairs:
-            np.testing.assert_allclose(mine.detach().numpy(), theirs.detach().numpy(), rtol=tolerance, atol=tolerance)
+        for a, b in pairs:
+            np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=tolerance, atol=tolerance)
 
 
 def test_the_methods_that_serve_all_kinds() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_sequences_are_padded_cut_and_masked(caplog: pytest.LogCaptureFixture) -
         fields = pad_sequences([[4, 5, 6, 7], [8], torch.tensor([9, 9])], length=3, pad=-1, names=("ids", "mask"))
     np.testing.assert_array_equal(fields["ids"], [[4, 5, 6], [8, -1, -1], [9, 9, -1]])
     np.testing.assert_array_equal(fields["mask"], [[1, 1, 1], [1, 0, 0], [1, 1, 0]])
-    assert (fields["ids"].dtype, fields["mask"].dtype) == (np.int64, np.bool_)
+    assert fields["ids"].dtype == np.int64 and fields["mask"].dtype == np.bool_
     assert "1 of 3 sequences are longer than 3 and lose their end" in caplog.text
 
 
@@ -96,23 +96,24 @@ def test_bad_samples_of_torch_are_refused(samples: Any, said: str) -> None:
 
 
 def test_iterable_data_sets_are_refused_with_the_way_out() -> None:
-    class Numbers(torch.utils.data.IterableDataset):
+    class Numbers(torch.utils.data.IterableDataset[Any]):
         def __iter__(self) -> Any:
             yield from PAIRS
 
     with pytest.raises(DataError, match=r"got Numbers; read an iterable one into a list first, or index its"):
-        Dataset.from_torch(Numbers())
+        Dataset.from_torch(cast(Any, Numbers()))
 
 
 def test_a_file_with_several_arrays_has_fields(tmp_path: Path) -> None:
-    ids, mask = np.arange(20).reshape(10, 2), np.ones((10, 2), dtype=bool)
+    ids = np.arange(20).reshape(10, 2)
+    fields: dict[str, Any] = {"x.input_ids": ids, "x.attention_mask": np.ones((10, 2), dtype=bool)}
     file = tmp_path / "reviews.npz"
-    np.savez(file, y=np.arange(10) % 2, **{"x.input_ids": ids, "x.attention_mask": mask})
+    np.savez(file, y=np.arange(10) % 2, **fields)
     data = load(file)
     assert data.fields is not None
     assert data.fields.describe() == "input_ids (2 integer), attention_mask (2 bool)"
     assert data.shape == (4,)
-    np.savez(file, y=np.arange(10) % 2, x=ids, **{"x.input_ids": ids})
+    np.savez(file, y=np.arange(10) % 2, x=ids, **{"x.input_ids": fields["x.input_ids"]})
     with pytest.raises(DataError, match=r"inputs as one array and as the fields input_ids; keep one of the two"):
         load(file)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import f1_score, r2_score
+from torch import Tensor
 from torch.func import vmap
 
 from consilience.errors import DataError, UnknownName
@@ -136,7 +138,8 @@ def test_functions_of_tensors_run_under_vmap(task: Task) -> None:
     targets = {1: NUMBERS, 3: SETS if task is LABELS else torch.tensor([0, 2, 1, 2])}[task.classes]
     logits = torch.randn(2, 4, task.classes, generator=torch.Generator().manual_seed(0))
     stacked = torch.stack([targets, targets])
-    for call in (lambda x, y: kind.loss(x, y), lambda x, y: kind.score_sums(task, x, y)):
+    calls: list[Callable[[Tensor, Tensor], Tensor]] = [kind.loss, lambda x, y: kind.score_sums(task, x, y)]
+    for call in calls:
         torch.testing.assert_close(vmap(call)(logits, stacked), torch.stack([call(x, targets) for x in logits]))
     members = vmap(lambda y: kind.membership(task, y, torch.ones(4)))(stacked)
     torch.testing.assert_close(members[1], kind.membership(task, targets, torch.ones(4)))

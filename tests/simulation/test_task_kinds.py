@@ -146,7 +146,7 @@ def test_what_needs_a_class_per_sample_is_refused(settings: dict[str, Any], says
 
 def test_a_label_may_be_kept_from_uploads() -> None:
     data = load("digit-pairs", train=200)
-    shared = {"groups": {"a": {"learners": (0,), "never_share": (3,)}}, "method": "fedproto"}
+    shared: dict[str, Any] = {"groups": {"a": {"learners": (0,), "never_share": (3,)}}, "method": "fedproto"}
     result = simulate(data=data, **SMALL | {"rounds": 1}, **shared)
     assert np.isfinite(result.accuracy).all()
     with pytest.raises(ConfigurationError, match="'weights' shares what was learned from"):
@@ -154,7 +154,7 @@ def test_a_label_may_be_kept_from_uploads() -> None:
 
 
 def test_means_of_several_labels_are_not_made_private_for_single_samples() -> None:
-    private = {"private": "training", "epsilon": 8.0, "method": "fedproto"}
+    private: dict[str, Any] = {"private": "training", "epsilon": 8.0, "method": "fedproto"}
     with pytest.raises(ConfigurationError, match=r"counts in the mean of each of its labels.*use private='upload'"):
         simulate(data="digit-pairs", **SMALL, **private)
 

@@ -10,6 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.data.arrays import TEST_SHARE, GivenArrays, GivenInputs, raw_from_arrays
+from consilience.data.dataset_checks import (
+    check_codes,
+    check_inputs,
+    check_names,
+    check_owners,
+    check_sample_epsilons,
+    check_shapes,
+    check_shareable,
+)
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_windows
 from consilience.data.readers.torch_dataset import read_samples
@@ -243,7 +252,7 @@ class Dataset:
         target = (
             target_of(f"training targets of data set {name!r}", raw.kind, raw.targets) if target is None else target
         )
-        _check_shapes(f"data set {name!r}", raw.inputs, raw.test_inputs)
+        check_shapes(f"data set {name!r}", raw.inputs, raw.test_inputs)
         if isinstance(scaling, Scaling):
             scaling = _fitted(f"data set {name!r}", raw, scaling)
         else:
@@ -277,27 +286,17 @@ class Dataset:
             ("training", self.inputs, self.targets),
             ("test", self.test_inputs, self.test_targets),
         ):
-            _check_inputs(f"{what}, {half}", inputs)
+            check_inputs(f"{what}, {half}", inputs)
             kind.check(f"{what}, {half}", targets, len(inputs), self.classes)
-        _check_shapes(what, self.inputs, self.test_inputs)
-        _check_names(what, self.labels, self.classes)
-        allowed = self.shareable
-        if allowed is not None and (allowed.shape != self.targets.shape[:1] or allowed.dtype != np.bool_):
-            raise DataError(
-                f"{what}: shareable must be bool of the shape ({len(self.targets)},), one for each training sample, "
-                f"got {allowed.dtype} of the shape {allowed.shape}"
-            )
-        own = self.sample_epsilons
-        if own is not None and (own.shape != self.targets.shape[:1] or own.dtype != np.float64 or not (own >= 0).all()):
-            raise DataError(
-                f"{what}: sample_epsilons must be float64 of the shape ({len(self.targets)},), 0 or more for each "
-                f"training sample, got {own.dtype} of the shape {own.shape}; write inf where a sample has none"
-            )
-        _check_owners(what, self.owners, self.owner_names, len(self.targets))
+        check_shapes(what, self.inputs, self.test_inputs)
+        check_names(what, self.labels, self.classes)
+        check_shareable(what, self.shareable, len(self.targets))
+        check_sample_epsilons(what, self.sample_epsilons, len(self.targets))
+        check_owners(what, self.owners, self.owner_names, len(self.targets))
         if self.alphabet:
             check_alphabet(what, self.alphabet)
-            _check_codes(f"{what}, training", self.inputs, self.alphabet)
-            _check_codes(f"{what}, test", self.test_inputs, self.alphabet)
+            check_codes(f"{what}, training", self.inputs, self.alphabet)
+            check_codes(f"{what}, test", self.test_inputs, self.alphabet)
 
     def __repr__(self) -> str:
         """How much there is, and of what shape, without the arrays."""
@@ -353,15 +352,6 @@ def _class_names(samples: Samples) -> tuple[str, ...]:
     return tuple(names) if isinstance(names, list | tuple) and all(isinstance(n, str) for n in names) else ()
 
 
-def _check_shapes(what: str, inputs: NDArray[Any], test_inputs: NDArray[Any]) -> None:
-    """Refuse training and test inputs of different shapes."""
-    if inputs.shape[1:] != test_inputs.shape[1:]:
-        raise DataError(
-            f"{what}: training inputs have the shape {inputs.shape[1:]}, "
-            f"test inputs {test_inputs.shape[1:]}; one model cannot take both"
-        )
-
-
 def _fitted(what: str, raw: RawDataset, scaling: Scaling) -> Scaling:
     """A scaling measured elsewhere for these inputs: pixels are compared as fractions of their own maximum."""
     known = tuple((field.name, field.size) for field in scaling.fields)
@@ -377,52 +367,3 @@ def _fitted(what: str, raw: RawDataset, scaling: Scaling) -> Scaling:
             f"{len(scaling.mean)} columns; use the same columns"
         )
     return scaling if scaling.kind in ("none", "fields") else replace(scaling, pixel_max=raw.pixel_max)
-
-
-def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:
-    """Refuse class names that are not one different name per class."""
-    if labels and (not all(isinstance(n, str) for n in labels) or not len(set(labels)) == len(labels) == classes):
-        raise DataError(
-            f"{what}: labels must be {classes} different words, one for each class, or none at all, got {labels}"
-        )
-
-
-def _check_owners(what: str, owners: NDArray[np.int64] | None, names: tuple[str, ...], samples: int) -> None:
-    """Refuse owners that are not one named owner per training sample."""
-    if owners is None:
-        if names:
-            raise DataError(
-                f"{what}: {len(names)} owner_names are given without owners; give the owner of each sample as well"
-            )
-        return
-    if owners.shape != (samples,) or owners.dtype != np.int64:
-        raise DataError(
-            f"{what}: owners must be int64 of the shape ({samples},), one for each training sample, "
-            f"got {owners.dtype} of the shape {owners.shape}"
-        )
-    if len(set(names)) != len(names) or not 0 <= owners.min() <= owners.max() < len(names):
-        raise DataError(
-            f"{what}: owners must lie in 0..{len(names) - 1} for {len(names)} different names, "
-            f"got {owners.min()}..{owners.max()}; name each owner once"
-        )
-
-
-def _check_codes(what: str, inputs: NDArray[np.float32], alphabet: str) -> None:
-    """Refuse inputs that are not positions in the alphabet."""
-    if inputs.ndim != 2 or inputs.min() < 0 or inputs.max() >= len(alphabet) or (inputs != np.floor(inputs)).any():
-        raise DataError(
-            f"{what} inputs have characters outside the alphabet: codes must be whole numbers in "
-            f"0..{len(alphabet) - 1} of the shape (n, length), got {inputs.min():g}..{inputs.max():g} of the shape "
-            f"{inputs.shape}"
-        )
-
-
-def _check_inputs(what: str, inputs: NDArray[np.float32]) -> None:
-    """Refuse inputs that cannot be trained or tested on."""
-    if inputs.ndim < 2 or inputs.size == 0 or inputs.dtype != np.float32:
-        raise DataError(
-            f"{what} inputs must be float32 of the shape (n, channels, height, width) or (n, features) and not empty, "
-            f"got {inputs.dtype} of the shape {inputs.shape}; reshape and convert them first"
-        )
-    if not np.isfinite(inputs).all():
-        raise DataError(f"{what} inputs must be finite, got {np.sum(~np.isfinite(inputs))} values that are not")

@@ -15,6 +15,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.field_arrays import as_given
 from consilience.data.readers.torch_dataset import read_samples
 from consilience.data.readers.torch_samples import Samples
+from consilience.data.scaling import Scaling, ScalingChoice
 from consilience.data.targets import KindChoice
 from consilience.data.to_numpy import to_numpy
 from consilience.errors import ConfigurationError, DataError
@@ -131,7 +132,13 @@ def _one_per_learner(items: Sequence[Any]) -> Dataset:
         return Dataset.from_raw("learners", raw)
     raw = raw._replace(columns=known[0].columns, alphabet=known[0].alphabet)
     scaling = known[0].scaling
-    return Dataset.from_raw("learners", raw, {f.name: f.scaling.kind for f in scaling.fields} or scaling.kind)
+    by_field = {each.name: _choice(each.scaling) for each in scaling.fields}
+    return Dataset.from_raw("learners", raw, by_field or scaling.kind)
+
+
+def _choice(scaling: Scaling) -> ScalingChoice:
+    """What to ask for in order to have the scaling of a field; a field has no fields."""
+    return "none" if scaling.kind == "fields" else scaling.kind
 
 
 def _inputs_of_all(given: Sequence[Any], half: str) -> tuple[list[NDArray[Any]], InputFields | None]:

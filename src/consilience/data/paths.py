@@ -10,10 +10,11 @@ from pathlib import Path
 from consilience.data.arrays import TEST_SHARE
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers import csv_table, parquet
+from consilience.data.readers.columns import Columns
 from consilience.data.readers.huggingface import ImageOptions, is_saved_dataset, read_saved_dataset
 from consilience.data.readers.image_folder import read_folder
 from consilience.data.readers.npz import read_archive
-from consilience.data.readers.table import Columns, TableOptions, raw_from_table
+from consilience.data.readers.table import TableOptions, raw_from_table
 from consilience.errors import ConfigurationError, DataError
 
 TABLES = (*csv_table.SUFFIXES, *parquet.SUFFIXES)

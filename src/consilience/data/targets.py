@@ -91,7 +91,8 @@ def strata_of(what: str, kind: TaskKind, targets: NDArray[Any]) -> NDArray[np.in
         return np.zeros(len(targets), dtype=np.int64)
     target = measured_target(what, targets)
     edges = np.array(target.edges) * target.std + target.mean
-    return (targets[:, None] > edges).sum(1).astype(np.int64)
+    bins: NDArray[np.int64] = (targets[:, None] > edges).sum(1).astype(np.int64)
+    return bins
 
 
 def check_labels(what: str, thing: Any, count: int) -> NDArray[Any]:

@@ -63,8 +63,9 @@ class SingleLabel(Kind):
             samples = total.sum(-1)
             return np.where(samples > 0, 100 * sums.sum(-1) / np.maximum(samples, 1), np.nan)
         known = np.where(total > 0, shares, 0.0)
-        found: NDArray[np.float64] = 100 * (known * sums / np.maximum(total, 1)).sum(-1)
-        return found / np.maximum(known.sum(-1), 1e-12)
+        right = 100 * (known * sums / np.maximum(total, 1)).sum(-1)
+        found: NDArray[np.float64] = right / np.maximum(known.sum(-1), 1e-12)
+        return found
 
     def example_targets(self, task: Task, rows: int) -> Tensor:
         """All of class 0."""
