@@ -16,6 +16,7 @@ from consilience.relay import admin
 from consilience.relay.app import Limits, Relay
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
+from consilience.wire.common_values import CommonValues, common_values_message
 from consilience.wire.encodings import BIT
 from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Part, format_parts, parse_parts
 from consilience.wire.rules import Rules
@@ -40,7 +41,7 @@ class StoredFederation:
 def create_federation(
     folder: Path,
     channels: Channels,
-    starts: charters.CommonValues | None = None,
+    starts: CommonValues | None = None,
     members: int = 2,
     name: str = "digits",
     rules: Rules | None = None,
@@ -64,7 +65,7 @@ def message(channels: Channels, parts: Mapping[str, Part], direction: schema.Dir
     for name in channels:
         if name not in parts:
             continue
-        part = charters.common_values_message(channels[name]) if parts[name].full else channels[name].message(direction)
+        part = common_values_message(channels[name]) if parts[name].full else channels[name].message(direction)
         entries = parts[name].entries
         if entries is not None:
             part = {k: replace(f, shape=(entries, *f.shape[1:])) for k, f in part.items()}

@@ -31,14 +31,9 @@ from consilience.relay.timeouts import Timeouts
 from consilience.relay.upload_queue import QueuedUpload
 from consilience.relay.writer import Writer
 from consilience.wire import schema
-from consilience.wire.charter import (
-    Charter,
-    build_charter,
-    common_values_message,
-    encode_start_values,
-    start_values_file,
-)
+from consilience.wire.charter import Charter, build_charter, encode_start_values, start_values_file
 from consilience.wire.codec import Codec
+from consilience.wire.common_values import common_values_message
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32
 from consilience.wire.headers import UPLOAD_HEADER, Part, format_parts, upload_sha256
 from consilience.wire.rules import Rules

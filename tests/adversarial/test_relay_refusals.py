@@ -25,6 +25,7 @@ from consilience.wire import charter as charters
 from consilience.wire import codec, schema
 from consilience.wire.encodings import BIT, FLOAT16, INT8
 from consilience.wire.headers import UPLOAD_HEADER
+from consilience.wire.layout import names_in_body
 from consilience.wire.rules import Rules
 from tests.relay_tools import in_a_thread
 
@@ -46,6 +47,8 @@ HTTP = httpx.Client(verify=False, limits=httpx.Limits(max_keepalive_connections=
 atexit.register(HTTP.close)  # not with a fixture: a process may take up this module more than once
 START = 8 + int.from_bytes(BODY[:8], "little")
 LAYOUT: dict[str, dict[str, Any]] = json.loads(BODY[8:START])
+NAMES = names_in_body(MESSAGE)
+"""By its name in the message, the name of a tensor in `LAYOUT`."""
 
 
 # --- a relay with two federations, on a port
@@ -188,7 +191,7 @@ def with_layout(change: Callable[[dict[str, Any]], Any]) -> bytes:
 
 
 def with_value(name: str, index: int, value: bytes) -> bytes:
-    at = START + LAYOUT[name]["data_offsets"][0] + index * len(value)
+    at = START + LAYOUT[NAMES[name]]["data_offsets"][0] + index * len(value)
     return BODY[:at] + value + BODY[at + len(value) :]
 
 
@@ -197,10 +200,15 @@ def sends(body: bytes) -> Callable[[Place], httpx.Response]:
 
 
 def swap(name: str, key: str, value: Any) -> bytes:
-    return with_layout(lambda layout: layout[name].update({key: value}))
+    return with_layout(lambda layout: layout[NAMES[name]].update({key: value}))
 
 
-TWICE = BODY[8:START].replace(b'"half.value"', b'"mean.value"', 1)
+def renamed(name: str, other: str) -> bytes:
+    """The header with another name in a body for a tensor."""
+    return BODY[8:START].replace(f'"{NAMES[name]}"'.encode(), f'"{other}"'.encode(), 1)
+
+
+TWICE = renamed("half.value", NAMES["mean.value"])
 F32, I32 = np.float32, np.int32
 
 
@@ -215,7 +223,7 @@ F32, I32 = np.float32, np.int32
     Case("a name twice", sends(with_layout(lambda layout: TWICE)), 400, "duplicate-name", "mean.value"),
     Case(
         "a name that nobody declared",
-        sends(with_layout(lambda layout: BODY[8:START].replace(b"half.value", b"half.valuf"))),
+        sends(with_layout(lambda layout: renamed("half.value", "9"))),
         400,
         "undeclared-name",
         "half.value",
@@ -223,7 +231,7 @@ F32, I32 = np.float32, np.int32
     Case("all names missing", sends(with_layout(lambda layout: "{}")), 400, "undeclared-name", "bits"),
     Case(
         "tensors over each other",
-        sends(swap("half.value", "data_offsets", LAYOUT["pool.value"]["data_offsets"])),
+        sends(swap("half.value", "data_offsets", LAYOUT[NAMES["pool.value"]]["data_offsets"])),
         400,
         "wrong-layout",
         "half.value",

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 import consilience
 from consilience import load
-from consilience.cli.member import load_member_data
+from consilience.cli.member_data import load_member_data
 from consilience.config.config import make_config
 from consilience.errors import ConfigurationError
 from consilience.export import read_card

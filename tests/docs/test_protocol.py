@@ -16,12 +16,14 @@ from consilience.relay.app import Limits
 from consilience.relay.openapi import description
 from consilience.relay.rejections import STATUS
 from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
-from consilience.wire.charter import PROTOCOL, ChannelSettings, Charter, TensorSettings
+from consilience.wire.channel_settings import ChannelSettings, TensorSettings
+from consilience.wire.charter import PROTOCOL, Charter
 from consilience.wire.codec import CODES
 from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER
 from consilience.wire.privacy import PrivacySettings
 from consilience.wire.roles import PublicSetSettings, RoleSettings
 from consilience.wire.rules import Rules
+from consilience.wire.targets import TargetSettings
 from tests.relay_tools import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -49,6 +51,7 @@ def test_every_code_is_listed_with_its_status() -> None:
 def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
     parts: dict[str, type[BaseModel]] = {
         "key": Charter,
+        "of `[target]`": TargetSettings,
         "of `[rules]`": Rules,
         "of `[privacy]`": PrivacySettings,
         "of `[roles]`": RoleSettings,
@@ -67,6 +70,7 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
                     "rules",
                     "roles",
                     "scaling",
+                    "target",
                     "quorum",
                     "public_set",
                     "start",

@@ -18,13 +18,12 @@ from consilience.wire import codec, schema
 from consilience.wire.charter import (
     Charter,
     build_charter,
-    common_values_message,
     decode_start_values,
     encode_start_values,
     read_charter,
     start_values_file,
-    values_fingerprint,
 )
+from consilience.wire.common_values import common_values_message, values_fingerprint
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Bit
 from consilience.wire.rules import Rules
 

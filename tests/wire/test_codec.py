@@ -83,7 +83,7 @@ def test_errors_about_a_header_have_the_names_of_the_message() -> None:
             "p.first",
             r"missing \['p.first'\], unknown \['9'\]; declared are \['p.first', 'p.second', '",
         ),
-        (b'"1":', b'"0":', "p.first", "has the key '0' twice"),
+        (b'"1":', b'"0":', "p.first", "has the key '0', tensor 'p.first', twice"),
         (b'"dtype":"I8","shape":[2]', b'"dtype":"I8","shape":[1]', "p.second", "tensor 'p.second' is stored as"),
         (b'"1.scale"', b'"0.scale"', "p.second.scale", r"missing \['p.second.scale'\], unknown \['0.scale'\]"),
     ):

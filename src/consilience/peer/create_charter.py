@@ -34,17 +34,17 @@ from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, merge_channels, without_local_choices
 from consilience.wire.charter import (
     Charter,
-    CommonValues,
-    ScalingSettings,
     build_charter,
     checked_charter,
     encode_start_values,
     read_charter,
     start_values_file,
 )
+from consilience.wire.common_values import CommonValues
 from consilience.wire.privacy import PrivacySettings
 from consilience.wire.roles import PublicSetSettings, RoleSettings, describe_public_set
 from consilience.wire.rules import Rules
+from consilience.wire.scaling_settings import ScalingSettings
 
 
 @dataclass(frozen=True)

@@ -201,8 +201,17 @@ class ExchangeContext:
 def _task_of(model: SplitModel) -> Task:
     parameters = {k: tuple(p.shape) for k, p in _parameters(model)}
     buffers = {k: tuple(b.shape) for k, b in _buffers(model)}
-    more = {"parts": model.parts, "frozen": frozen_names(model)}
-    return Task(model.classes, model.width, (), model.bound, parameters, buffers, type(model).__name__, **more)
+    return Task(
+        model.classes,
+        model.width,
+        (),
+        model.bound,
+        parameters,
+        buffers,
+        type(model).__name__,
+        parts=model.parts,
+        frozen=frozen_names(model),
+    )
 
 
 def _parameters(model: SplitModel | None) -> Iterable[tuple[str, Tensor]]:

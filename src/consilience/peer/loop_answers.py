@@ -13,7 +13,7 @@ from consilience.method import Role
 from consilience.peer.connection import FederationConnection
 from consilience.peer.contributions import to_numpy
 from consilience.peer.exchange_context import ExchangeContext
-from consilience.wire.charter import values_fingerprint
+from consilience.wire.common_values import values_fingerprint
 
 
 class LoopAnswers:

@@ -13,7 +13,7 @@ from consilience.peer.connection import FederationConnection
 from consilience.peer.member_role import MemberRole
 from consilience.wire import schema
 from consilience.wire.agreement import merge_channels
-from consilience.wire.charter import values_fingerprint
+from consilience.wire.common_values import values_fingerprint
 
 
 def download_answers(

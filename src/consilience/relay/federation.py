@@ -21,8 +21,9 @@ from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
 from consilience.relay.tables import Arrays, MemberRecord, StoredContribution, StoredReceipt, StoredUpload
 from consilience.wire import schema
-from consilience.wire.charter import Charter, common_values_message, read_charter
+from consilience.wire.charter import Charter, read_charter
 from consilience.wire.codec import Codec
+from consilience.wire.common_values import common_values_message
 from consilience.wire.headers import Part, Parts, format_parts, upload_sha256
 from consilience.wire.signatures import Signer
 

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tomli_w
@@ -23,13 +23,14 @@ from consilience.errors import ConfigurationError, WireError
 from consilience.task import SINGLE_LABEL, Target, TaskKind
 from consilience.validation import describe_error
 from consilience.wire import codec, schema
-from consilience.wire.encodings import encoding_name, parse_encoding
+from consilience.wire.channel_settings import ChannelSettings, channel_content
+from consilience.wire.common_values import CommonValues, common_values_message, named_values, values_fingerprint
 from consilience.wire.headers import Parts
 from consilience.wire.members import MemberKey, check_members
 from consilience.wire.privacy import PrivacySettings
-from consilience.wire.robustness import PLAIN, Robustness, build_robustness
 from consilience.wire.roles import PublicSetSettings, RoleSettings
 from consilience.wire.rules import Rules
+from consilience.wire.scaling_settings import ScalingSettings
 from consilience.wire.section import CharterSection
 from consilience.wire.targets import TargetSettings
 
@@ -40,113 +41,6 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 MIN_CLASSES = 2
 WITHOUT_RELAY = "representation-sharing, fedproto or federated-distillation"
 """Methods that work without a relay."""
-CommonValues = Mapping[str, Mapping[str, np.ndarray]]
-"""Common values of moving means: by channel, then by tensor."""
-
-
-class TensorSettings(CharterSection):
-    """One tensor of a channel, as the charter writes it."""
-
-    shape: tuple[int, ...]
-    up: str = "float32"
-    down: str = "float32"
-    low: float = -math.inf
-    high: float = math.inf
-
-    def to_schema(self) -> schema.Tensor:
-        """The tensor of the schema."""
-        if any(n < 0 for n in self.shape) or math.prod(self.shape) > 2**31:
-            raise ValueError(f"shape {self.shape} is not allowed; sizes are 0 or more, with at most 2^31 values in all")
-        if not self.low <= self.high or self.low == math.inf or self.high == -math.inf:
-            raise ValueError(f"bounds {self.low} to {self.high} allow no value; low must not be above high")
-        return schema.Tensor(self.shape, parse_encoding(self.up), parse_encoding(self.down), self.low, self.high)
-
-
-class RobustnessSettings(CharterSection):
-    """How a mean resists a bad member, as the charter writes it."""
-
-    aggregation: str = Field(default="mean", max_length=40, description="mean, trimmed(SHARE) or median")
-    clip_norm: float | None = Field(default=None, description="the largest norm of a contribution")
-    clip_ratio: float | None = Field(default=None, description="the same, as a multiple of the median norm")
-    weight_cap: int | None = Field(default=None, ge=1, lt=2**31, description="the largest weight that counts")
-
-    def to_robustness(self) -> Robustness:
-        """The robustness of the schema."""
-        return build_robustness(self.aggregation, self.clip_norm, self.clip_ratio, self.weight_cap)
-
-
-class ChannelSettings(RobustnessSettings):
-    """One channel, as the charter writes it: how the relay combines what members upload."""
-
-    kind: Literal["standing", "moving", "pool"]
-    rows: tuple[int, ...] = ()
-    max_staleness: int = Field(default=8, ge=0)
-    quorum: int | None = Field(default=None, ge=1)
-    keep: int = Field(default=1, ge=1, le=1000)
-    draw: int = Field(default=1, ge=1, le=1000)
-    by: Literal["member", "row"] = "member"
-    include_self: bool = True
-    repeat: bool = True
-    public_set: str = Field(
-        default="", max_length=64, description="SHA-256 of the public set that contributions refer to"
-    )
-    start: str | None = Field(default=None, description="SHA-256 of the common values at the start, of a moving mean")
-    tensors: dict[str, TensorSettings] = Field(min_length=1)
-
-    def to_schema(self, name: str) -> schema.Channel:
-        """The channel of the schema."""
-        tensors = {key: settings.to_schema() for key, settings in self.tensors.items()}
-        for key, tensor in tensors.items():
-            if min(self.rows, default=1) < 1 or tensor.shape[: len(self.rows)] != self.rows:
-                raise ValueError(
-                    f"channel {name!r} has weights of rows {self.rows}, but {key!r} has shape {tensor.shape}; a shape "
-                    f"starts with the rows, each 1 or more"
-                )
-        if self.kind == "pool" and self.by == "row" and not self.rows:
-            raise ValueError(f"channel {name!r} is drawn by row and has no rows; give it 'rows', or draw by member")
-        if self.kind == "pool" and self.to_robustness() != PLAIN:
-            raise ValueError(
-                f"channel {name!r} is a pool, of which members get single entries: there is nothing to aggregate, clip "
-                f"or weigh; leave out {', '.join(RobustnessSettings.model_fields)}"
-            )
-        if self.kind == "pool":
-            more: dict[str, Any] = {"keep": self.keep, "draw": self.draw, "by": self.by}
-            more |= {"include_self": self.include_self, "repeat": self.repeat, "public_set": self.public_set}
-            return schema.Pool(name, tensors, self.rows, **more)
-        if self.kind == "moving" and self.rows:
-            raise ValueError(f"a moving mean has one weight per member; channel {name!r} has rows {self.rows}")
-        if self.kind == "moving" and self.start is None:
-            raise ValueError(f"channel {name!r} is a moving mean; it needs 'start', the SHA-256 of its start values")
-        return schema.Mean(
-            name,
-            tensors,
-            self.rows,
-            moving=self.kind == "moving",
-            max_staleness=self.max_staleness,
-            quorum=self.quorum,
-            public_set=self.public_set,
-            robustness=self.to_robustness(),
-        )
-
-
-class ScalingSettings(CharterSection):
-    """How members scale their inputs: the same for all, as measured by whoever creates the federation."""
-
-    kind: Literal["none", "pixels", "columns", "fields"]
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    pixel_max: int = Field(default=1, ge=1)
-    fields: tuple[FieldScalingSettings, ...] = Field(
-        default=(), description="where an input has several fields: each in order, with its scaling"
-    )
-
-
-class FieldScalingSettings(CharterSection):
-    """One of several fields of an input: its name, how many numbers a sample has in it, and how they are scaled."""
-
-    name: str
-    size: int = Field(ge=1)
-    scaling: ScalingSettings
 
 
 class Charter(CharterSection):
@@ -285,11 +179,6 @@ class Charter(CharterSection):
         return tomli_w.dumps({**plain, "channels": channels})
 
 
-def common_values_message(channel: schema.Channel) -> dict[str, schema.Field]:
-    """The message with a moving mean's common values themselves, and not by how much they moved."""
-    return {f"{channel.name}.{key}": schema.Field(tensor.shape) for key, tensor in channel.tensors.items()}
-
-
 def message_of(channels: Mapping[str, schema.Channel], direction: schema.Direction, parts: Parts) -> schema.Message:
     """The message that a header describes: N entries of a pool, full common values or a reply of a moving mean."""
     fields: dict[str, schema.Field] = {}
@@ -300,15 +189,6 @@ def message_of(channels: Mapping[str, schema.Channel], direction: schema.Directi
             message = {k: replace(f, shape=(part.entries, *f.shape[1:])) for k, f in message.items()}
         fields |= message
     return fields
-
-
-def values_fingerprint(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of common values as they are encoded: by it, members see that they start from the same ones."""
-    return hashlib.sha256(codec.encode(common_values_message(channel), _named(channel, values))).hexdigest()
-
-
-def _named(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {f"{channel.name}.{key}": np.asarray(value, dtype=np.float32) for key, value in values.items()}
 
 
 def build_charter(
@@ -334,31 +214,10 @@ def build_charter(
         "classes": classes,
         "method": dict(method),
         "rules": rules or Rules(),
-        "channels": {key: _settings(channel, starts.get(key)) for key, channel in sent.items()},
+        "channels": {key: channel_content(channel, starts.get(key)) for key, channel in sent.items()},
         **({} if target == SINGLE_LABEL else {"target": asdict(target)}),
     }
     return checked_charter(content, f"federation {name!r}")
-
-
-def _settings(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> dict[str, Any]:
-    tensors = {
-        key: {"shape": t.shape, "up": encoding_name(t.up), "down": encoding_name(t.down), "low": t.low, "high": t.high}
-        for key, t in channel.tensors.items()
-    }
-    common = {"rows": channel.rows, "public_set": channel.public_set, "tensors": tensors}
-    if isinstance(channel, schema.Pool):
-        pool = {key: getattr(channel, key) for key in ("keep", "draw", "by", "include_self", "repeat")}
-        return {"kind": "pool", **common, **pool}
-    assert isinstance(channel, schema.Mean)
-    if not channel.moving:
-        return {"kind": "standing", **common, **channel.robustness.settings()}
-    assert start is not None, "a moving mean needs start values"
-    more = {
-        "max_staleness": channel.max_staleness,
-        "quorum": channel.quorum,
-        "start": values_fingerprint(channel, start),
-    }
-    return {"kind": "moving", **common, **more, **channel.robustness.settings()}
 
 
 def read_charter(text: str, where: str = "the charter") -> Charter:
@@ -387,7 +246,7 @@ def start_values_file(charter: Path) -> Path:
 
 def encode_start_values(charter: Charter, starts: CommonValues) -> bytes:
     """The first common values of every moving mean as one body; empty if there is no moving mean."""
-    named = {k: v for key, values in starts.items() for k, v in _named(charter.channels[key], values).items()}
+    named = {k: v for key, values in starts.items() for k, v in named_values(charter.channels[key], values).items()}
     return codec.encode(charter.start_values_message(), named)
 
 

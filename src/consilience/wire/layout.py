@@ -162,7 +162,8 @@ def _without_duplicates(known: Mapping[str, str], pairs: list[tuple[str, Any]]) 
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            why = f"the header has the key {_short(key)} twice; each key is allowed once"
+            of = f", tensor {known[key]!r}," if key in known else ""
+            why = f"the header has the key {_short(key)}{of} twice; each key is allowed once"
             raise WireError(why, code="duplicate-name", field=known.get(key, _label(key)))
         found[key] = value
     return found
