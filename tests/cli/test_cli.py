@@ -143,7 +143,7 @@ def test_methods_lists_uploaded_data_and_bytes(command: Command) -> None:
     for row in rows.values():
         assert row["summary"].endswith(".") and row["leaves"]
     assert rows["independent"]["leaves"] == rows["self-distillation"]["leaves"] == "nothing"
-    assert rows["fedavg"]["message_bytes"] == {"up": 26_816, "down": 26_816}
+    assert rows["fedavg"]["message_bytes"] == {"up": 26_672, "down": 26_672}
     assert "kd" in rows["consilience"]["settings"]
     assert rows["fedavg"]["model"] == "mlp"
 

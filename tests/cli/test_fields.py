@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,8 @@ def files(tmp_path: Path) -> list[Path]:
     found = []
     for name, own in (("a", slice(80)), ("b", slice(80, None))):
         found.append(tmp_path / f"{name}.npz")
-        np.savez(found[-1], y=targets[own], **{f"x.{key}": values[own] for key, values in fields.items()})
+        inputs: dict[str, Any] = {f"x.{key}": values[own] for key, values in fields.items()}
+        np.savez(found[-1], y=targets[own], **inputs)
     return found
 
 

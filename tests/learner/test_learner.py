@@ -27,7 +27,7 @@ from consilience.exchanges import (
 from consilience.learner.initial_state import drawn_state
 from consilience.learner.learner import Batch, Learner
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
-from consilience.learner.passes import PASS_ROWS, count_correct, needs_representations, represent
+from consilience.learner.passes import PASS_ROWS, needs_representations, represent, score_sums
 from consilience.learner.spec import LearnerSpec
 from consilience.learner.state import LearnerState
 from consilience.method import Role
@@ -675,7 +675,7 @@ def test_evaluation_counts_correct_predictions_per_class() -> None:
         learner.model.classifier.bias.copy_(torch.tensor([0.0, 1.0, 0.5]))  # always the second class
     inputs, targets = samples(7)
     assert targets.tolist() == [0, 1, 2, 0, 1, 2, 0]
-    right = count_correct(learner, inputs, targets)
+    right = score_sums(learner, inputs, targets)
     assert right.tolist() == [0, 2, 0]
 
 
@@ -685,7 +685,7 @@ def test_evaluation_uses_the_model_in_evaluation_mode() -> None:
     train(learner, [Batch(*samples())], 6, {})
     inputs, targets = samples(600, seed=9)
     before = state.clone()
-    right = count_correct(learner, inputs, targets)
+    right = score_sums(learner, inputs, targets)
     with torch.no_grad():
         told_right = targets[learner.model.eval()(inputs).argmax(1) == targets]
     assert right.tolist() == torch.bincount(told_right, minlength=CLASSES).tolist()

@@ -15,6 +15,7 @@ from consilience.functional.noise import COUNT_SCALE
 from consilience.learner.private_uploads import LearnerPrivacy, noise_size, private_contributions
 from consilience.privacy.gaussian import noise_of_releases
 from consilience.privacy.plan import PrivacyPlan
+from consilience.task import Task
 from consilience.wire import schema
 
 EPSILON, DELTA, UPLOADS, CLIP = 4.0, 1e-5, 3, 0.5
@@ -69,7 +70,7 @@ def test_a_missing_sample_changes_an_observation_by_two_rows() -> None:
         sums = []
         for valid in (torch.ones(6), torch.tensor([0.0, 1, 1, 1, 1, 1])):
             view = SimpleNamespace(
-                task=SimpleNamespace(classes=1), targets=torch.zeros(6, dtype=torch.int64), features=features,
+                task=Task(1, 1), targets=torch.zeros(6, dtype=torch.int64), features=features,
                 valid=valid.double(), draws=draws,
             )  # fmt: skip
             rows, member = Observations(n_avg=2).class_samples(view)  # type: ignore[arg-type]

@@ -319,5 +319,5 @@ def test_command_lists_reproductions_and_refuses_unknown_names(command: Command)
 
 def test_command_prints_communication_ratios(command: Command) -> None:
     code, out, err = command("reproduce", "thesis-communication", "--out", "mine")
-    assert code == 0 and "929.7" in out and "2166.8" in out and "saved in mine" in err
+    assert code == 0 and "935.2" in out and "2172.5" in out and "saved in mine" in err
     assert json.loads(Path("mine/results.json").read_text())["name"] == "thesis-communication"

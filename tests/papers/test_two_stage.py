@@ -405,7 +405,7 @@ def test_table1_counts_values_by_formula_and_as_measured(folder: Path) -> None:
         assert (
             rows[row]["G or N"] == f"{size:,}" and rows[row]["per device"] == rows[row]["measured"] == f"{2 * size:,}"
         )
-    assert rows["two-stage"]["bytes up"] == "374 B" and rows["fedavg"]["bytes up"] == "26.8 kB"
+    assert rows["two-stage"]["bytes up"] == "374 B" and rows["fedavg"]["bytes up"] == "26.7 kB"
 
 
 def test_table1_implies_the_sizes_of_the_published_models(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def body(value: float) -> bytes:
     """An upload as in docs/protocol.md: all class means have this value, four samples each."""
     mean = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
     count = {"dtype": "I32", "shape": [2], "data_offsets": [16, 24]}
-    header = json.dumps({"prototypes.mean": mean, "prototypes.count": count}, separators=(",", ":")).encode()
+    header = json.dumps({"0": mean, "1": count}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     return struct.pack("<Q", len(header)) + header + struct.pack("<4f2i", *[value] * 4, 4, 4)
 

@@ -69,7 +69,8 @@ SETTINGS: dict[str, Any] = {"learners": 3, "rounds": 3, "workers": 0, "epochs": 
 
 
 def run(**settings: Any) -> Result:
-    return simulate(**{"data": token_arrays(), "model": MaskedMean} | SETTINGS | settings)
+    given: dict[str, Any] = {"data": token_arrays(), "model": MaskedMean} | SETTINGS | settings
+    return simulate(**given)
 
 
 def agree(loop: Result, stack: Result) -> None:
@@ -178,9 +179,9 @@ class TooFew(nn.Module):
 
 
 class TooMany(MaskedMean):
-    def forward(
+    def forward(  # type: ignore[override]
         self, input_ids: Tensor, attention_mask: Tensor, position: Tensor | None = None, *, more: Tensor
-    ) -> Tensor:  # type: ignore[override]
+    ) -> Tensor:
         return super().forward(input_ids, attention_mask)
 
 

@@ -57,8 +57,14 @@ TRAIN, TEST = Pictures(96), Pictures(30, seed=1)
 SETTINGS: dict[str, Any] = {"model": Net, "learners": 3, "rounds": 3, "epochs": 2, "batch_size": 8, "engine": "loop"}
 
 
+def samples_of(pictures: Pictures) -> list[tuple[Tensor, int]]:
+    return [pictures[index] for index in range(len(pictures))]
+
+
 def in_memory() -> Dataset:
-    arrays = [(torch.stack([x for x, _ in half]), [y for _, y in half]) for half in map(list, (TRAIN, TEST))]
+    arrays = [
+        (torch.stack([x for x, _ in half]), [y for _, y in half]) for half in (samples_of(TRAIN), samples_of(TEST))
+    ]
     return Dataset.from_arrays("pictures", *arrays[0], *arrays[1], scaling="none")
 
 
@@ -113,7 +119,7 @@ def test_inputs_of_several_fields_are_streamed_too() -> None:
 
 def test_without_a_test_set_the_same_samples_are_held_out() -> None:
     data = Dataset.streamed(TRAIN, targets=[n % 3 for n in range(96)])
-    memory = Dataset.from_torch(list(TRAIN))
+    memory = Dataset.from_torch(samples_of(TRAIN))
     np.testing.assert_array_equal(data.test_targets, memory.test_targets)
     assert data.shape == (1, SIDE, SIDE)
     assert data.inputs.nbytes < 4 * 96
@@ -149,7 +155,7 @@ class Counted(Pictures):
         self.alive -= 1
 
 
-class _Sample(np.ndarray):  # type: ignore[type-arg]  # an array that can be followed until it is freed
+class _Sample(np.ndarray[Any, Any]):  # an array that can be followed until it is freed
     pass
 
 
@@ -218,13 +224,16 @@ def test_a_whole_number_too_large_is_named() -> None:
 
 class Endless(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Any:
-        yield from TRAIN
+        yield from samples_of(TRAIN)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Dataset.streamed(Endless()), r"got Endless; read an iterable one into a list first, or index its"),
+        (
+            lambda: Dataset.streamed(Endless()),  # type: ignore[arg-type]
+            r"got Endless; read an iterable one into a list first, or index its",
+        ),
         (lambda: Dataset.streamed([]), r"the data set is empty"),
         (
             lambda: Dataset.streamed([(np.zeros((3, 8, 8), dtype=np.uint8), n % 2) for n in range(9)]),

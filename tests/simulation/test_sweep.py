@@ -287,16 +287,16 @@ def test_settings_that_need_separate_runs_are_reported(command: Command) -> None
     settings = [(o["set"]["method.encoding"], o["set"]["lr"]) for o in found]
     assert settings == [(e, lr) for e in ("float32", "float16") for lr in (0.001, 0.02)]
     assert [o["run"] for o in found] == ["mine/part-1"] * 2 + ["mine/part-2"] * 2
-    assert [o["message_bytes"]["up"] for o in found] == [1480, 1480, 840, 840], "sixteen bits a number weigh half"
+    assert [o["message_bytes"]["up"] for o in found] == [1456, 1456, 808, 808], "sixteen bits a number weigh half"
     assert [(line["method.encoding"], line["bytes.up"]) for line in table("mine")] == (
-        [("float32", "1480.0")] * 4 + [("float16", "840.0")] * 4
+        [("float32", "1456.0")] * 4 + [("float16", "808.0")] * 4
     )
 
 
 def test_interleaved_parts_are_returned_in_the_order_of_settings(command: Command) -> None:
     out = command("sweep", *SMALL, *PARTS[2:], *PARTS[:2], "--out", "mine", "--json")[1]
     found = [(o["set"]["lr"], o["set"]["method.encoding"], o["message_bytes"]["up"]) for o in objects(out)]
-    assert found == [(lr, e, b) for lr in (0.001, 0.02) for e, b in (("float32", 1480), ("float16", 840))]
+    assert found == [(lr, e, b) for lr in (0.001, 0.02) for e, b in (("float32", 1456), ("float16", 808))]
 
 
 def test_axis_of_words_combines_with_learning_rates(command: Command) -> None:

@@ -21,6 +21,7 @@ class Settings(TypedDict, total=False):
     image_size: int | None
     image_mode: Literal["gray", "color"] | None
     label: str | None
+    kind: Literal["auto", "single-label", "multi-label", "regression"]
     owners: str | None
     drop: str | None
     test_data: str | None

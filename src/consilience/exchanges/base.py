@@ -122,8 +122,8 @@ class Exchange:
     allows_partners: ClassVar[bool] = False
     """Whether uploads of some learners can stand for those of all: learners may then choose partners, or exchange with
     their neighbors in a graph, each with an answer of its own."""
-    kinds: ClassVar[tuple[TaskKind, ...]] = ("single-label",)
-    """The kinds of tasks that it serves."""
+    kind_hint: ClassVar[str] = ""
+    """What would make it serve other kinds of tasks; the end of the sentence that says which it serves."""
     means_of: ClassVar[Literal["features", "logits"] | None] = None
     """What its uploads are means of by class, by which learners can be compared; None where they are not."""
     layers: tuple[str, ...] = ()
@@ -146,14 +146,9 @@ class Exchange:
         return 0.0
 
     @property
-    def served_kinds(self) -> tuple[TaskKind, ...]:
+    def kinds(self) -> tuple[TaskKind, ...]:
         """The kinds of tasks that it serves with its settings."""
-        return self.kinds
-
-    @property
-    def kind_hint(self) -> str:
-        """What would make it serve other kinds of tasks; the end of a sentence."""
-        return ""
+        return ("single-label",)
 
     @property
     def batch_draws(self) -> int:

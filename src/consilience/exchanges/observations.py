@@ -46,6 +46,7 @@ class Observations(AveragingExchange):
     feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
     uploads_before_training: ClassVar[bool] = True
     allows_partners: ClassVar[bool] = True
+    kind_hint: ClassVar[str] = ", with discriminator='exponential' for all"
     sample_influence: ClassVar[int] = 2  # another sample takes the place of one that is missing
     weight: Rate = 1.0
     n_avg: int = 10
@@ -79,14 +80,9 @@ class Observations(AveragingExchange):
             )
 
     @property
-    def served_kinds(self) -> tuple[TaskKind, ...]:
+    def kinds(self) -> tuple[TaskKind, ...]:
         """All, but the classifier gives probabilities that two samples have the same class only where each has one."""
         return ("single-label",) if self.discriminator == "classifier" else ALL_KINDS
-
-    @property
-    def kind_hint(self) -> str:
-        """Another discriminator does not need a class per sample."""
-        return ", with discriminator='exponential' for all" if self.discriminator == "classifier" else ""
 
     @property
     def batch_draws(self) -> int:

@@ -222,5 +222,5 @@ def _task(model: SplitModel, spec: LearnerSpec) -> Task:
     own = {name for name in (*parameters, *buffers) if name.startswith(f"{objective.name}/")}
     parts = {part: names | own if part == DEVICE else names for part, names in model.parts.items()}
     frozen = frozen_names(model) | {f"{objective.name}/{name}" for name in frozen_names(extra)}
-    shared = {"scaling": spec.scaling, "public": spec.public, "parts": parts, "frozen": frozen}
+    shared: dict[str, Any] = {"scaling": spec.scaling, "public": spec.public, "parts": parts, "frozen": frozen}
     return replace(known, parameters=parameters, buffers=buffers, **shared)

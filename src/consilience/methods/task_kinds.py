@@ -29,7 +29,7 @@ def role_for_kind(method: Method, role: Role, kind: TaskKind) -> Role:
             f"method {method.name!r} does not serve {kind}: {wrong[0]}; use {_OTHERS}, or make a data set with one "
             f"class per sample"
         )
-    served = tuple(e for e in role.exchanges if kind in e.served_kinds)
+    served = tuple(e for e in role.exchanges if kind in e.kinds)
     names = {e.name for e in served}
     return replace(
         role,
@@ -56,6 +56,6 @@ def _unserved(role: Role, kind: TaskKind) -> list[str]:
     if kind not in objective.kinds:
         found.append(f"its objective {objective.name!r} is for {' and '.join(objective.kinds)}")
     for e in role.exchanges:
-        if kind not in e.served_kinds and e.name not in role.optional:
-            found.append(f"its exchange {e.name!r} is for {' and '.join(e.served_kinds)}{e.kind_hint}")
+        if kind not in e.kinds and e.name not in role.optional:
+            found.append(f"its exchange {e.name!r} is for {' and '.join(e.kinds)}{e.kind_hint}")
     return found

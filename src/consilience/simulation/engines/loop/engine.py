@@ -140,8 +140,9 @@ class LoopEngine:
         elif self._pool is not None:
             self._pool.release()
         torch.set_num_threads(self._threads)
-        for reader in {plan.spec.reader for plan in self.plans} - {None}:
-            reader.close()
+        for reader in {plan.spec.reader for plan in self.plans}:
+            if reader is not None:
+                reader.close()
 
 
 def default_workers() -> int:
