@@ -39,14 +39,14 @@ def privacy_job(label: dict[str, Any], method: dict[str, Any], seeds: int, own: 
 
 
 def privacy_alone(seeds: int) -> Iterator[Job]:
-    for size, method, lr in product(SIZES, ALONE.values(), (3e-4, 1e-3, 3e-3)):
+    for size, method, lr in product(SIZES, ALONE.values(), (1e-3, 3e-3, 1e-2)):
         yield privacy_job({"size": size, "method": method, "lr": lr}, {"name": method}, seeds, {"lr": lr})
 
 
 def privacy_upload(seeds: int) -> Iterator[Job]:
-    for size, clip, uploads, kd in product(SIZES, (1.0, 10.0), (1, 5), (0.01, 0.1, 1.0)):
-        own = {"private": "upload", "epsilon": EPSILON, "private_clip": clip, "private_uploads": uploads}
-        label = {"size": size, "private_clip": clip, "private_uploads": uploads, "kd": kd}
+    for size, uploads, kd, lr in product(SIZES, (1, 5), (0.03, 0.1, 0.3), (1e-3, 3e-3, 1e-2)):
+        own = {"private": "upload", "epsilon": EPSILON, "private_clip": 1.0, "private_uploads": uploads, "lr": lr}
+        label = {"size": size, "private_uploads": uploads, "kd": kd, "lr": lr}
         yield privacy_job(label, {"name": MECHANISMS["upload"], "kd": kd}, seeds, own)
 
 

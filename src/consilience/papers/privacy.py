@@ -34,9 +34,8 @@ class Size:
     @property
     def common(self) -> dict[str, Any]:
         """The settings that all rows have in common."""
-        return {"learners": LEARNERS, "train": LEARNERS * self.samples, "eval_every": self.settings["rounds"]} | dict(
-            self.settings
-        )
+        of_size = {"learners": LEARNERS, "train": LEARNERS * self.samples, "eval_every": self.settings["rounds"]}
+        return {**self.settings, **of_size}
 
 
 _UPLOAD = {"method": {"kd": 0.1}, "private_clip": 1.0, "private_uploads": 5}
