@@ -79,7 +79,7 @@ class Role:
     @property
     def uploading(self) -> frozenset[str]:
         """Names of the exchanges it uploads to."""
-        names = {e.name for e in self.exchanges if e.contributes}
+        names = {e.name for e in self.exchanges if type(e).contribute is not Exchange.contribute}
         return frozenset(names if self.uploads is None else names & set(self.uploads))
 
     @property

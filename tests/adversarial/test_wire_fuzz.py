@@ -211,7 +211,7 @@ def test_swapped_or_shared_offsets_are_refused() -> None:
 
 def test_duplicate_name_is_refused() -> None:
     text = compact(HEADER)
-    refused(with_text(text.replace('"3"', '"4"')), "key '4' twice", "duplicate-name", "q.byte")
+    refused(with_text(text.replace('"3"', '"4"')), "key '4', tensor 'q.byte', twice", "duplicate-name", "q.byte")
     refused(with_text(text.replace('"shape"', '"dtype"', 1)), "key 'dtype' twice")
 
 

@@ -215,11 +215,6 @@ class Exchange:
         return Update(state=state)
 
     @property
-    def contributes(self) -> bool:
-        """Whether there is anything to upload."""
-        return type(self).contribute is not Exchange.contribute
-
-    @property
     def has_round_start(self) -> bool:
         """Whether `on_round_start` does anything: else the pass before local training is skipped."""
         return type(self).on_round_start is not Exchange.on_round_start
