@@ -99,6 +99,7 @@ def joined(processes: list[Child], folder: Path, method: str, source: str = "dig
     parts = make_local_datasets(data, MEMBERS, partition=partition, shift="none", seed=config.federation.seed).parts
     with serving(store) as running:
         for number, (child, part) in enumerate(zip(processes, parts, strict=True)):
+            known: dict[str, Any] = {} if source == "digits" else {"target": json.dumps(asdict(data.target))}
             token, own, file = str(admin.invite(store, f"m{number}")), np.sort(part), folder / f"{number}.npz"
             np.savez(
                 file,
@@ -108,7 +109,7 @@ def joined(processes: list[Child], folder: Path, method: str, source: str = "dig
                 test_targets=data.test_targets,
                 classes=data.classes,
                 scaling=data.scaling.of_pixels,
-                **({} if source == "digits" else {"target": json.dumps(asdict(data.target))}),
+                **known,
             )
             arguments = (running.url, token, folder / f"peer-{number}", folder / "config.toml", file)
             child.do(f"join {json.dumps(list(map(str, arguments)))}")

@@ -16,11 +16,11 @@ from consilience.learner.state import LearnerState, stacked_shapes
 from consilience.simulation.engines.answers import Batches
 from consilience.simulation.engines.cohort import Cohort, CohortPlan
 from consilience.simulation.engines.loop.executor import LocalExecutor, UploadSlot
-from consilience.simulation.engines.loop.shared_memory import Key, Shapes
+from consilience.simulation.engines.loop.shared_memory import BY_LEARNER, Key, Shapes
 from consilience.simulation.engines.shared_data import SharedData, data_dtype
 from consilience.wire import schema
 
-_DATA, _FROZEN, _STATE, _UPLOAD, _WEIGHT = "data", "frozen", "state", "upload", "weight"
+_DATA, _FROZEN, _STATE, _UPLOAD, _WEIGHT = "data", "frozen", BY_LEARNER, "upload", "weight"
 
 
 def shared_shapes(

@@ -19,12 +19,19 @@ from consilience.errors import StorageError
 Key = tuple[str | int, ...]
 """The key of a tensor."""
 Shapes = Mapping[Key, tuple[tuple[int, ...], torch.dtype]]
+BY_LEARNER = "state"
+"""A key that begins so names a tensor with one row per learner. Each row begins at a multiple of 64 bytes, as a tensor
+of its own does: a matrix product may round otherwise where its matrices begin elsewhere, and a learner's bits must not
+depend on its row."""
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 
 
 def private_memory(shapes: Shapes, device: torch.device) -> dict[Key, Tensor]:
     """The same tensors in this process's own memory."""
-    return {key: torch.zeros(shape, dtype=dtype, device=device) for key, (shape, dtype) in shapes.items()}
+    return {
+        key: _rows(torch.zeros(_count(key, shape, dtype), dtype=dtype, device=device), key, shape)
+        for key, (shape, dtype) in shapes.items()
+    }
 
 
 class SharedMemory:
@@ -32,19 +39,40 @@ class SharedMemory:
 
     def __init__(self, shapes: Shapes, fd: int | None = None) -> None:
         self.shapes = dict(shapes)
-        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes.values()]
+        counts = [_count(key, shape, dtype) for key, (shape, dtype) in self.shapes.items()]
+        sizes = [count * dtype.itemsize for count, (_, dtype) in zip(counts, self.shapes.values(), strict=True)]
         self.size = max(sum(_padded(s) for s in sizes), _ALIGN)
         self.fd = _unnamed_file(self.size) if fd is None else fd
         memory = mmap.mmap(self.fd, self.size)
         self.tensors, start = {}, 0
-        for (key, (shape, dtype)), size in zip(self.shapes.items(), sizes, strict=True):
-            flat = _view(memory, dtype, math.prod(shape), start)
-            self.tensors[key] = flat.view(shape)
+        for (key, (shape, dtype)), count, size in zip(self.shapes.items(), counts, sizes, strict=True):
+            self.tensors[key] = _rows(_view(memory, dtype, count, start), key, shape)
             start += _padded(size)
 
     def close(self) -> None:
         """Close the file; the tensors stay valid as long as they are held."""
         os.close(self.fd)
+
+
+def _by_learner(key: Key, shape: tuple[int, ...]) -> bool:
+    return key[0] == BY_LEARNER and len(shape) > 1
+
+
+def _row(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """How many numbers the memory of a learner's row holds, with what fills it up."""
+    return _padded(math.prod(shape[1:]) * dtype.itemsize) // dtype.itemsize
+
+
+def _count(key: Key, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """How many numbers the memory of a tensor holds."""
+    return shape[0] * _row(shape, dtype) if _by_learner(key, shape) else math.prod(shape)
+
+
+def _rows(flat: Tensor, key: Key, shape: tuple[int, ...]) -> Tensor:
+    """The tensor in its memory, (count,)."""
+    if not _by_learner(key, shape):
+        return flat.view(shape)
+    return flat.view(shape[0], _row(shape, flat.dtype))[:, : math.prod(shape[1:])].view(shape)
 
 
 def _view(memory: mmap.mmap, dtype: torch.dtype, count: int, start: int) -> Tensor:
