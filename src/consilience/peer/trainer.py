@@ -19,18 +19,18 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.export import describe_inputs, make_card, write_model
-from consilience.kinds import ACCURACY, Kind, Metric, kind_of
+from consilience.kinds import ACCURACY, Metric
 from consilience.learner.own_answer import own_answer_of
 from consilience.method import Method, Role
 from consilience.peer.connection import FederationConnection
 from consilience.peer.member_answers import download_answers, first_answer
 from consilience.peer.member_method import check_charter_channels
 from consilience.peer.member_role import MemberRole, build_roles
+from consilience.peer.member_scores import MemberScores
 from consilience.peer.others import OtherMembers
 from consilience.peer.privacy_budget import with_charter_privacy
 from consilience.peer.spent_budget import PrivacyBudget
 from consilience.peer.state import ChannelUpload
-from consilience.simulation.engines.probing import ProbeSamples, probe
 from consilience.simulation.engines.shared_data import SharedData, data_arrays, on_device
 from consilience.simulation.records.checkpoint import (
     learner_checkpoint,
@@ -118,8 +118,9 @@ class FederatedTrainer:
         """Whether the classifier is trained."""
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in a simulation, so that bits are the same
-        self.data = self.main.data if self.main.plan.spec.public is None else _on_device(self.main, data)
-        """The member's own samples, for tests."""
+        own_samples = self.main.data if self.main.plan.spec.public is None else _on_device(self.main, data)
+        self.scores = MemberScores(self.main, own_samples, self.labeled)
+        """What it scores on the member's test samples."""
         self.round, self._now = 0, _RoundState(0, (0, 0))
         self._model_in = self.main  # the role with the newest model
         self.stopped: Callable[[], bool] = lambda: False
@@ -255,7 +256,7 @@ class FederatedTrainer:
         self._take_model(self.main)
         now, client = self._now, self.connection.client
         up, down = client.bytes_sent - now.bytes_before[0], client.bytes_received - now.bytes_before[1]
-        tested, own = self.test(), self.test_own()
+        tested, own = self.scores.common(), self.scores.own()
         spent = None if self.budget.plan is None else self.budget.spent
         how = now.acknowledged, now.received, up, down, own, spent, self.connection.counted_rounds(now.number)
         return RoundResult(self.round, tested, now.losses, *how)
@@ -291,24 +292,10 @@ class FederatedTrainer:
             role.take_model(self._model_in)
             self._model_in = role
 
-    def test(self) -> float:
-        """The score on the test set, in %: of the classifier, or where none is trained of a linear probe."""
-        return measure_accuracy(self.main, self.data, labeled=self.labeled)
-
     @property
     def metric(self) -> Metric:
         """The score: accuracy, or what stands in its place."""
-        return _kind(self.main).metric
-
-    def test_own(self) -> float | None:
-        """The score of the own answer on data like the member's own, in %; None where it has no own answer."""
-        role, assigned = self.main, self.main.setup.data
-        if not role.learner.role.objective.has_own_answer:
-            return None
-        if role.learner.role.objective.chooses:
-            role.session.choose(*role.data.held_out(role.plan.members.held_out(np.array([0]))[0]))
-        sums = role.session.evaluate(*role.data.tests(), "own").numpy(force=True)
-        return float(_kind(role).score(sums[None], assigned.test_totals, assigned.shares[0])[0])
+        return self.scores.metric
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -334,7 +321,7 @@ class FederatedTrainer:
 
     def save_model(self, folder: Path, config: Config) -> None:
         """Write the model into a folder, as `consilience export` does; config: its training's settings."""
-        model, spec, own_accuracy = self.main.learner.model, self.main.plan.spec, self.test_own()
+        model, spec, own_accuracy = self.main.learner.model, self.main.plan.spec, self.scores.own()
         trained = {
             "method": config.method.label,
             "settings": config.method.settings,
@@ -345,7 +332,8 @@ class FederatedTrainer:
             "learner": self.connection.number,
             "seed": self.connection.charter.seed,
             "round": self.round,
-            "metrics": {"accuracy": self.test()} | ({} if own_accuracy is None else {"accuracy_own": own_accuracy}),
+            "metrics": {"accuracy": self.scores.common()}
+            | ({} if own_accuracy is None else {"accuracy_own": own_accuracy}),
             "accuracy_source": "classifier" if self.labeled else "scaled",
             **({} if self.metric == ACCURACY else {"metric": self.metric.key}),
         }
@@ -372,21 +360,6 @@ def _due(role: Role, round_: int, train: bool) -> tuple[str, ...]:
     """The exchanges to which members of a role upload in a round; without training, before the first one."""
     due = [e for e in role.exchanges if e.name in role.uploading and round_ % e.every == 0]
     return tuple(e.name for e in due if train or e.uploads_before_training)
-
-
-def measure_accuracy(role: MemberRole, data: SharedData, *, labeled: bool) -> float:
-    """Accuracy of a role's model on the test set, in %: of its classifier, or of a probe trained on the data."""
-    if labeled:
-        sums = role.session.evaluate(*data.tests()).numpy(force=True)
-    else:
-        samples = ProbeSamples(data.inputs, data.targets, data.test_inputs, data.test_targets)
-        sums = probe(role.learner, samples, ("scaled",), role.session.key.seed)[0]
-    return float(_kind(role).score(sums[None], role.setup.data.test_totals)[0])
-
-
-def _kind(role: MemberRole) -> Kind:
-    """The kind of task, which says what the score is."""
-    return kind_of(role.learner.task)
 
 
 def _on_device(role: MemberRole, data: Dataset) -> SharedData:
