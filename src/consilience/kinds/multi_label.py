@@ -93,10 +93,15 @@ class MultiLabel(Kind):
         return (member @ means) / known.clamp(min=1)[:, None], (known > 0).to(means.dtype)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Binary cross-entropy, the mean over labels."""
+        """Binary cross-entropy, the sum over labels: how unlikely a sample's set is, as cross-entropy is of its class.
+
+        The mean over labels would be as many times smaller beside penalties such as the distance to prototypes, whose
+        weights are for cross-entropy: features would collapse to one point before any label is learned.
+        """
         from torch.nn import functional as F
 
-        return F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype))
+        each = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")  # (rows, labels)
+        return each.sum(1).mean()
 
     def columns(self, task: Task) -> int:
         """Labels given rightly, given wrongly, and missed."""
