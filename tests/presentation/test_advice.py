@@ -8,15 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from consilience.presentation.advice import Advice, LeftOut, TrialSize, make_advice
+from consilience.presentation.advice import WITH_ITSELF, Advice, make_advice
 from consilience.presentation.paired import Difference
 from consilience.presentation.trial import (
     LearnerGain,
+    LeftOut,
     TrialAnswers,
+    TrialSize,
     best_of_all,
     choose_by_others,
     difference,
     learner_gains,
+    score,
     sign_test,
     surely_helped,
     verdict,
@@ -55,6 +58,29 @@ def test_every_learner_counts_alike_whatever_it_holds_out() -> None:
     )
     np.testing.assert_allclose(uneven.by_repetition, [50.0, 100.0])  # a learner that held out nothing is left out
     np.testing.assert_allclose(uneven.by_learner, [100.0, 100 / 3])
+
+
+def test_scores_that_are_no_means_come_from_sums() -> None:
+    """F1 of two samples: of 2 x 1 + 0 and 3 + 2 decisions; of explained variance the mean."""
+    assert score(np.array([[2.0, 3.0], [0.0, 2.0]])) == 40.0
+    assert score(np.array([[0.0, 0.0]])) == 100.0  # there is nothing to find, and nothing was found
+    assert score(np.array([0.5, -1.5])) == -50.0
+
+
+def test_a_sample_counts_for_the_answer_that_is_nearer() -> None:
+    alone = TrialAnswers("alone", [[np.array([0.2, 0.2, 0.2, 0.2, 0.2])]], np.zeros((1, 1)))
+    together = TrialAnswers("together", [[np.array([0.3, 0.3, 0.3, 0.3, 0.3])]], np.zeros((1, 1)))
+    (found,) = learner_gains(together, alone, "a", worth=1.0)
+    assert (found.effect, found.chance) == ("helped", 1 / 32) and found.gain == pytest.approx(10.0)
+    one_is_far_off = TrialAnswers("far", [[np.array([0.3, 0.3, 0.3, 0.3, -9.0])]], np.zeros((1, 1)))
+    (mixed,) = learner_gains(one_is_far_off, alone, "a", worth=1.0)
+    assert mixed.gain < -100 and mixed.effect == "not clear"  # it is worse, and yet better for four samples of five
+    sets = [[np.array([[2.0, 2.0], [2.0, 2.0], [0.0, 0.0], [2.0, 3.0]])]]
+    fewer = [[np.array([[2.0, 2.0], [2.0, 3.0], [0.0, 0.0], [0.0, 2.0]])]]
+    labels = learner_gains(
+        TrialAnswers("together", sets, np.zeros((1, 1))), TrialAnswers("alone", fewer, np.zeros((1, 1))), "a", 1.0
+    )
+    assert labels[0].chance == 1 / 4 and labels[0].together == pytest.approx(600 / 7)
 
 
 def test_differences_are_paired_by_repetition() -> None:
@@ -123,8 +149,8 @@ def test_yes_with_its_size_its_learners_and_its_bytes() -> None:
     assert first.startswith("Yes, working together pays on wards: with the default method (consilience), learners' own")
     assert "28.3 points more accurate than alone (95 % interval +25.3 to +31.4, 4 seeds)" in first
     assert second == (
-        "It helps 3 of 3 learners and harms none; by chance, learning alone with another batch order helps none and "
-        "harms none."
+        "It helps 3 of 3 learners and harms none; for comparison, chance alone (learning alone with another order of "
+        "batches) helps none and harms none."
     )
     assert third.startswith("Use the default method (consilience), 1 kB up and 1 kB down per learner and round, within")
     assert "the 10 kB allowed: the only one that was tried, in a trial of 30 rounds" in third
@@ -141,7 +167,9 @@ def test_yes_but_not_for_every_learner() -> None:
     alone, together = answers(ALONE, [[5, 5, 5, 8]] * 4), answers("consilience", [[9, 9, 9, 6]] * 4)
     found = advice({"consilience": together}, alone)
     assert found.sentences[0].startswith("Yes, working together pays on wards, but not for every learner: ")
-    assert found.sentences[1].startswith("It helps 3 of 4 learners (0, 1 and 2) and harms 1 (3); by chance")
+    assert found.sentences[1].startswith(
+        "It helps 3 of 4 learners (0, 1 and 2) and harms 1 (3); for comparison, chance alone"
+    )
 
 
 def test_no_on_average_but_yes_for_some() -> None:
@@ -157,12 +185,18 @@ def test_no_and_not_clear_say_why() -> None:
     alone = answers(ALONE, [[5, 5]] * 4)
     worse = advice({"fedavg": answers("fedavg", [[2, 2]] * 4)}, alone)
     assert worse.sentences[0].startswith("No, working together does not pay on wards: with FedAvg, ")
-    assert worse.sentences[0].endswith(", 4 seeds), and a gain of 1 point is unlikely.")
+    assert worse.sentences[0].endswith(", 4 seeds), and a gain of 2 points is unlikely.")
     assert worse.sentences[2].startswith("If you work together all the same, use FedAvg, ")
     unsure = advice({"fedavg": answers("fedavg", [[9, 9], [2, 2]] * 2)}, alone)
     assert unsure.sentences[0].startswith("Not clear from this trial whether working together pays on wards: ")
-    assert unsure.sentences[0].endswith("and the interval contains 0.") and not unsure.for_some
-    assert "; for 2 the difference is not clear; by chance, learning alone with another" in unsure.sentences[1]
+    assert (
+        unsure.sentences[0].endswith("and the interval contains 0: more samples or seeds would tell.")
+        and not unsure.for_some
+    )
+    assert (
+        "; for all of them the difference is not clear; for comparison, chance alone (learning alone with"
+        in unsure.sentences[1]
+    )
 
 
 def test_the_common_answer_is_named_where_it_gains_more() -> None:
@@ -175,6 +209,16 @@ def test_the_common_answer_is_named_where_it_gains_more() -> None:
     assert "learning alone on 40.5 %." in found.sentences[0]
 
 
+def test_other_scores_are_named() -> None:
+    alone = answers(ALONE, [[5, 5, 5]] * 4)
+    found = advice({"consilience": answers("consilience", [[8, 8, 8]] * 4)}, alone, metric="r2")
+    assert "are 30.0 points better than alone" in found.sentences[0] and "own R² %" in found.table()
+    own, common = [[np.arange(10) < 6] * 2] * 4, np.array([[90.0, 90.0]] * 4)
+    plain = TrialAnswers(ALONE, [[np.arange(10) < 5] * 2] * 4, np.array([[40.0, 40.0]] * 4))
+    labels = advice({"consilience": TrialAnswers("consilience", own, common)}, plain, metric="f1")
+    assert "its common answer, one model for everybody, has an F1 of 90.0 % on everybody's held-out" in str(labels)
+
+
 def test_a_better_way_of_learning_alone_is_what_counts() -> None:
     alone, together = answers(ALONE, [[5, 5]] * 4), answers("consilience", [[8, 8]] * 4)
     longer = answers(LONGER, [[9, 9]] * 4)
@@ -182,7 +226,37 @@ def test_a_better_way_of_learning_alone_is_what_counts() -> None:
     found = make_advice(
         size, {ALONE: alone, LONGER: longer, CONTROL: alone, "consilience": together}, [ALONE, LONGER], CONTROL
     )
-    assert found.verdict == "no" and "10.0 points less accurate than alone, for 2 times as long (" in found.sentences[0]
+    assert (
+        found.verdict == "no"
+        and "10.0 points less accurate than alone, trained for 2 times as long (" in found.sentences[0]
+    )
+
+
+def test_ways_of_learning_alone_that_are_alike_do_not_look_worse_than_they_are() -> None:
+    """Each is better in every other seed; chosen by the others, it would be the worse one in each, and 10 points down."""
+    alone, longer = answers(ALONE, [[6, 6], [4, 4]] * 2), answers(LONGER, [[4, 4], [6, 6]] * 2)
+    together = answers("consilience", [[5, 5]] * 4)
+    trial = {ALONE: alone, LONGER: longer, CONTROL: alone, "consilience": together}
+    found = make_advice(TrialSize("wards", ("0", "1"), 80, 30, 4, 0), trial, [ALONE, LONGER], CONTROL)
+    assert found.gain.mean == 0.0 and found.alone == ALONE
+    np.testing.assert_allclose(choose_by_others([alone, longer]).answers.by_repetition, 40.0)
+
+
+def test_learners_that_are_not_clear_and_methods_that_take_turns_are_named() -> None:
+    alone = answers(ALONE, [[5, 5, 5, 5]] * 4)
+    mixed = {
+        "fedavg": answers("fedavg", [[9, 9, 5, 5]] * 3 + [[2, 9, 5, 5]]),
+        "fedprox": answers("fedprox", [[8, 8, 5, 5]] * 4),
+    }
+    found = advice(mixed, alone)
+    assert found.chosen == ("fedprox", "fedprox", "fedprox", "fedavg")
+    assert ": with FedAvg or FedProx, whichever the other seeds choose, learners' own answers" in found.sentences[0]
+    assert "; for learners 2 and 3 the difference is not clear; " in found.sentences[1]
+    itself = f"fedproto{WITH_ITSELF}"
+    trial = {ALONE: alone, LONGER: alone, itself: answers(itself, [[6, 6, 6, 6]] * 4), CONTROL: alone, **mixed}
+    size = TrialSize("wards", tuple("abcd"), 160, 30, 4, 0)
+    regularized = make_advice(size, trial, [ALONE, LONGER, itself], CONTROL)
+    assert "accurate than alone, with the regularization of FedProto and nobody else's data (" in str(regularized)
 
 
 def test_tables_and_numbers() -> None:

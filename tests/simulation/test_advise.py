@@ -138,6 +138,44 @@ def test_different_models_share_what_fits_them() -> None:
 # --- trials
 
 
+def test_regressions_and_several_labels_have_their_own_score() -> None:
+    """A regression has one answer with the default method: nothing is held out for choosing, and the score is R²."""
+    numbers = advise(data="diabetes", train=60, learners=2, **SMALL)
+    assert numbers.size.metric == "r2" and numbers.answers["independent"].own[0][0].dtype == np.float64
+    labels = advise(data="digit-pairs", train=60, learners=2, **SMALL)
+    assert labels.size.metric == "f1" and labels.answers["independent"].own[0][0].shape == (10, 2)
+    assert all(0 <= each.mean <= 100 for each in labels.answers.values())
+    assert not chooses(build_method("consilience"), "regression")
+
+
+def test_inputs_of_several_arrays_and_streamed_ones_are_read_as_the_model_wants_them() -> None:
+    generator = np.random.default_rng(0)
+    inputs = {"left": generator.normal(size=(40, 3)), "right": generator.normal(size=(40, 2))}
+    labels = np.arange(40) % 2
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.fc = nn.Linear(5, 4), nn.Linear(4, 2)
+
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            """(n, 3), (n, 2) -> (n, 2)."""
+            logits: torch.Tensor = self.fc(torch.tanh(self.hidden(torch.cat([left, right], 1))))
+            return logits
+
+    fields = advise(data=Dataset.from_arrays("two", inputs, labels), model=Two, learners=2, **SMALL)
+    assert len(fields.sentences) == 3
+    samples = torch.utils.data.TensorDataset(torch.from_numpy(inputs["left"]).float(), torch.from_numpy(labels))
+    memory, streamed = (
+        advise(data=data, model="mlp", learners=2, engine="loop", **SMALL).to_dict()
+        for data in (
+            Dataset.from_arrays("same", inputs["left"].astype("f4"), labels, inputs["left"], labels, scaling="none"),
+            Dataset.streamed(samples, samples, name="same"),
+        )
+    )
+    assert memory == streamed
+
+
 def relabeled(who: list[int], samples: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """One data set per learner, of the same digits; some learners number the classes in their own way."""
     data, generator = load("digits"), np.random.default_rng(7)

@@ -35,7 +35,7 @@ def advise(
             help="most bytes that a learner may send and receive in a round, together; what needs more is not tried",
         ),
     ] = None,
-    worth: Annotated[float, typer.Option(metavar="POINTS", help="the smallest gain worth having, in points")] = 1.0,
+    worth: Annotated[float, typer.Option(metavar="POINTS", help="the smallest gain worth having, in points")] = 2.0,
     time: Annotated[
         float | None, typer.Option(metavar="MINUTES", help="minutes that the trial may take: fewer rounds if need be")
     ] = None,

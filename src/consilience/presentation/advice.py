@@ -17,52 +17,25 @@ from consilience.presentation.paired import Difference
 from consilience.presentation.score_words import in_words_of, metric_headings
 from consilience.presentation.tables import format_bytes, method_label, new_table, plural, table_text
 from consilience.presentation.trial import (
+    NEAR,
     Effect,
     LearnerGain,
+    LeftOut,
     TrialAnswers,
+    TrialSize,
     Verdict,
     best_of_all,
     choose_by_others,
     difference,
     learner_gains,
-    most_common,
     surely_helped,
     verdict,
 )
 from consilience.user_code import short_name
 
+WITH_ITSELF = " with itself only"
+"""In the name of a way of learning alone: a method whose learners receive only what they have sent themselves."""
 _NAMED = 10  # learners that a sentence names; of more it says how many
-
-
-@dataclass(frozen=True)
-class TrialSize:
-    """What a trial was: on which data, of how many learners and samples, how long."""
-
-    data: str
-    learners: tuple[str, ...]
-    """Their names or numbers."""
-    samples: int
-    """Of all learners together; each is held out once."""
-    rounds: int
-    seeds: int
-    """Repetitions: each has its own held-out samples, first weights and batches."""
-    seed: int
-    """The first; it decides the split of the data between learners."""
-    worth: float = 1.0
-    """The smallest gain worth having, in points."""
-    budget: int | None = None
-    """The most bytes that a learner may send and receive in a round."""
-    metric: str = ACCURACY.key
-    """The key of the score."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A method that was not tried: its bytes, which are too many, or the reason for which it does not fit."""
-
-    method: str
-    bytes: int | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -82,11 +55,11 @@ class Advice:
     control: tuple[LearnerGain, ...]
     """Learning alone with another order of batches, against learning alone: what differs by chance."""
     method: str
-    """Of those within half the gain worth having of the best over all seeds, the one that sends least."""
+    """Of those within half a point of the best over all seeds, the one that sends least."""
     chosen: tuple[str, ...]
     """For each seed, the method that the others choose so; `gain` and `learners` are of its answers."""
     alone: str
-    """The better way of learning alone, which is compared with."""
+    """The best way of learning alone over all seeds, which is compared with."""
     answers: Mapping[str, TrialAnswers]
     """Of every method that was run, the control among them."""
     tried: tuple[str, ...]
@@ -102,6 +75,11 @@ class Advice:
     def harmed(self) -> tuple[str, ...]:
         """The learners that lose, beyond chance."""
         return self._names("harmed")
+
+    @property
+    def not_clear(self) -> tuple[str, ...]:
+        """The learners of whom it cannot be told."""
+        return self._names("not clear")
 
     @property
     def for_some(self) -> bool:
@@ -163,27 +141,26 @@ def make_advice(
 ) -> Advice:
     """What the answers of a trial say. alone: the ways of learning alone, the plain one first. control: its control."""
     tried = [name for name in answers if name not in (*alone, control)]
-    near = size.worth / 2
-    together = choose_by_others([answers[name] for name in tried], near)
-    baseline = choose_by_others([answers[name] for name in alone])
-    gain = difference(together.answers, baseline.answers)
+    together = choose_by_others([answers[name] for name in tried], NEAR)
+    baseline = best_of_all([answers[name] for name in alone])
+    gain = difference(together.answers, baseline)
     return Advice(
         size,
         verdict(gain, size.worth),
         gain,
-        difference(together.answers, baseline.answers, common=True),
-        learner_gains(together.answers, baseline.answers, size.learners, size.worth),
+        difference(together.answers, baseline, common=True),
+        learner_gains(together.answers, baseline, size.learners, size.worth),
         learner_gains(answers[control], answers[alone[0]], size.learners, size.worth),
-        best_of_all([answers[name] for name in tried], near).method,
+        best_of_all([answers[name] for name in tried], NEAR).method,
         together.methods,
-        most_common(baseline.methods),
+        baseline.method,
         answers,
         tuple(tried),
         tuple(left_out),
     )
 
 
-# -- sentences ---------------------------------------------------------------------------------------------------------
+# -- sentences -----------------------------------------------------------------------------------------------------
 
 
 def _whether(advice: Advice) -> str:
@@ -199,18 +176,30 @@ def _whether(advice: Advice) -> str:
     elif advice.for_some:
         doubt = "No on average" if advice.verdict == "no" else "Not clear on average"
         opening = f"{doubt}, but working together on {data} pays for some learners"
-    by = spoken(advice.method) if len(set(advice.chosen)) == 1 else "the method that the other seeds choose"
-    more = "more" if gain.mean >= 0 else "less"
+    by = _compared(advice)
+    size = in_words_of(METRICS[advice.size.metric], f"{'more' if gain.mean >= 0 else 'less'} accurate")
     return (
         f"{opening}: with {by}, learners' own answers to their own held-out samples are {abs(gain.mean):.1f} points "
-        f"{more} accurate than {_alone(advice)} ({gain.interval()}){_reason(advice)}{_common(advice)}."
+        f"{size} than {_alone(advice)} ({gain.interval()}){_reason(advice)}{_common(advice)}."
     )
 
 
+def _compared(advice: Advice) -> str:
+    """The method whose answers are compared; where seeds differ, the two or more that they choose."""
+    chosen = list(dict.fromkeys(advice.chosen))
+    if len(chosen) == 1:
+        return spoken(chosen[0])
+    *others, last = sorted(chosen, key=advice.tried.index)
+    return f"{', '.join(map(spoken, others))} or {spoken(last)}, whichever the other seeds choose"
+
+
 def _alone(advice: Advice) -> str:
+    """The way of learning alone that is compared with."""
     first, second, *_ = advice.answers
-    ways = {first: "alone", second: f"alone, {second.partition(' ')[2]}"}
-    return ways.get(advice.alone, f"alone, by {spoken(advice.alone)}")
+    way, itself, _ = advice.alone.partition(WITH_ITSELF)
+    if itself:
+        return f"alone, with the regularization of {spoken(way)} and nobody else's data"
+    return {first: "alone", second: f"alone, trained {second.partition(' ')[2]}"}[advice.alone]
 
 
 def _reason(advice: Advice) -> str:
@@ -222,7 +211,7 @@ def _reason(advice: Advice) -> str:
         return f", and a gain of {worth} is unlikely"
     if gain.low is not None and gain.low > 0:
         return f", which may be less than the {worth} worth having"
-    return ", and the interval contains 0"
+    return ", and the interval contains 0: more samples or seeds would tell"
 
 
 def _points(size: float) -> str:
@@ -235,6 +224,12 @@ def _common(advice: Advice) -> str:
     if not common.clear or common.mean < advice.gain.mean + advice.size.worth:
         return ""
     together, alone = (advice.answers[name].common.mean() for name in (advice.method, advice.alone))
+    metric = METRICS[advice.size.metric]
+    if metric != ACCURACY:
+        return (
+            f"; its common answer, one model for everybody, has an {metric.name} of {together:.1f} % on everybody's "
+            f"held-out samples, learning alone of {alone:.1f} %"
+        )
     return (
         f"; its common answer, one model for everybody, is right on {together:.1f} % of everybody's held-out samples, "
         f"learning alone on {alone:.1f} %"
@@ -244,17 +239,25 @@ def _common(advice: Advice) -> str:
 def _whom(advice: Advice) -> str:
     """How many learners are helped and harmed, which ones, and how many by chance."""
     count, control = len(advice.learners), advice.control
-    unclear = advice._names("not clear")
+    unclear = advice.not_clear
     clauses = [
         f"helps {_who(advice.helped)} of {plural(count, 'learner')}{_named(advice.helped, count)}",
         f"harms {_who(advice.harmed)}{_named(advice.harmed, count)}",
     ]
-    doubt = f"for {_who(unclear)}{_named(unclear, count)} the difference is not clear" if unclear else ""
+    doubt = f"; for {_unclear(unclear, count)} the difference is not clear" if unclear else ""
     by_chance = [sum(each.effect == effect for each in control) for effect in ("helped", "harmed")]
     return (
-        f"It {joined(clauses)}{f'; {doubt}' if doubt else ''}; by chance, learning alone with another batch order "
+        f"It {joined(clauses)}{doubt}; for comparison, chance alone (learning alone with another order of batches) "
         f"helps {by_chance[0] or 'none'} and harms {by_chance[1] or 'none'}."
     )
+
+
+def _unclear(names: Sequence[str], learners: int) -> str:
+    if len(names) == learners:
+        return "all of them"
+    if len(names) > _NAMED:
+        return f"{len(names)} others"
+    return f"{'learner' if len(names) == 1 else 'learners'} {joined(names)}"
 
 
 def _who(names: Sequence[str]) -> str:
@@ -290,7 +293,7 @@ def _sure(advice: Advice) -> str:
     clear = "" if ahead.clear else "; no clear difference"
     size = in_words_of(METRICS[advice.size.metric], size)
     return (
-        f"the choice in {advice.chosen.count(advice.method)} of {advice.size.seeds} seeds among {len(advice.tried)} "
+        f"chosen in {advice.chosen.count(advice.method)} of {advice.size.seeds} seeds among {len(advice.tried)} "
         f"methods, and {size} (95 % interval {ahead.low:+.1f} to {ahead.high:+.1f}{clear})"
     )
 
@@ -318,8 +321,9 @@ def spoken(name: str) -> str:
 
 _CAPTION = (
     "On samples that learners held out, in percent. Own: a learner's own answer to its own samples; common: the common "
-    "answer to everybody's; both the mean over learners. Gain: of own answers over learning alone ({alone}), paired by "
-    "seed, with its 95 % interval. Upload and download: the largest messages of a learner in a round."
+    "answer to everybody's; both the mean over learners. Gain: of own answers over learning {alone}, paired by "
+    "seed, with its 95 % interval. With itself only: alone, with the regularization of that method. Upload and "
+    "download: the largest messages of a learner in a round."
 )
 _LEARNERS_CAPTION = (
     "Own answers to own held-out samples, in percent, by the method that the other seeds choose. Helped, harmed: "
@@ -330,7 +334,7 @@ _LEARNERS_CAPTION = (
 def _methods_table(advice: Advice) -> Table:
     size, alone = advice.size, advice.answers[advice.alone]
     title = f"{size.data}: {plural(len(size.learners), 'learner')}, {size.rounds} rounds, {plural(size.seeds, 'seed')}"
-    table = new_table(title, _CAPTION.format(alone=spoken(advice.alone)))
+    table = new_table(title, _CAPTION.format(alone=_alone(advice)))
     table.add_column("method", min_width=12)
     for heading in (metric_headings(METRICS[size.metric])["accuracy_own"], "common %", "gain", "upload", "download"):
         table.add_column(heading, justify="right", no_wrap=True)

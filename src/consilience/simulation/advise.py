@@ -15,8 +15,9 @@ from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import ConfigurationError
 from consilience.files import readable_json, replace_file, report_write_errors
 from consilience.kinds import kind_of
-from consilience.presentation.advice import Advice, TrialSize, make_advice
+from consilience.presentation.advice import Advice, make_advice
 from consilience.presentation.tables import plural
+from consilience.presentation.trial import WORTH, TrialSize
 from consilience.simulation.advice.candidates import CONTROL
 from consilience.simulation.advice.trial import OnProgress, Trial, plan_trial
 from consilience.simulation.engines.choose import check_device
@@ -52,7 +53,7 @@ def advise(
     model: Model | Sequence[Model] | None = None,
     method: str = "consilience",
     bytes_per_round: int | None = None,
-    worth: float = 1.0,
+    worth: float = WORTH,
     time: float | None = None,
     out: str | Path | None = None,
     on_progress: OnProgress | None = None,

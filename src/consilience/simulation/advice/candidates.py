@@ -17,16 +17,18 @@ from consilience.learner.learner import Learner
 from consilience.learner.split_messages import message_bytes
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.presentation.advice import LeftOut
+from consilience.presentation.advice import WITH_ITSELF
 from consilience.presentation.gains import ALONE, BATCH_ORDER
+from consilience.presentation.trial import LeftOut
 from consilience.simulation.compare import config_for_method
 from consilience.simulation.setup.setup import Setup
+from consilience.task import TaskKind
 
 CONTROL = f"{ALONE}:{BATCH_ORDER}=1"
 """Learning alone with another order of batches: what differs by chance."""
 LONGER = 2
 """How many times as long a learner alone may train: it waits for nobody and sends nothing."""
-ALONE_LONGER, ALONE_WITH_ITSELF = f"{ALONE} for {LONGER} times as long", "{name} with itself only"
+ALONE_LONGER, ALONE_WITH_ITSELF = f"{ALONE} for {LONGER} times as long", f"{{name}}{WITH_ITSELF}"
 """Names of further ways of learning alone. What helps without others is no reason to work together: longer training, or
 the regularization of an exchange whose only member is the learner."""
 WHOLE_MODELS = ("fedavg", "fedavg:up=int8:down=int8", "fedavg-1bit")
@@ -63,7 +65,7 @@ class Candidate:
     @property
     def has_own_answer(self) -> bool:
         """Whether its learners have an answer for data like their own beside the common one."""
-        return any(role.objective.has_own_answer for role in self.method.roles.values())
+        return any(plan.spec.role.objective.has_own_answer for plan in self.setup.cohorts.plans)
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,12 @@ class Candidates:
         return (*self.alone, self.control, *self.together)
 
 
-SetUp = Callable[[Config, Method], Setup]
-"""Sets a method up for the learners of the trial; refuses one that does not fit them."""
+@dataclass(frozen=True)
+class SetUp:
+    """Sets a method up for the learners of the trial; refuses one that does not fit them. kind: of their task."""
+
+    build: Callable[[Config, Method], Setup]
+    kind: TaskKind
 
 
 def find_candidates(config: Config, asked: str, set_up: SetUp, budget: int | None) -> Candidates:
@@ -132,7 +138,7 @@ def _with_itself(candidate: Candidate, set_up: SetUp) -> Candidate:
     method = replace(candidate.method, roles=roles, source="", settings={})
     name = ALONE_WITH_ITSELF.format(name=candidate.name)
     config = _without_others(candidate.config)
-    return replace(candidate, name=name, config=config, method=method, setup=set_up(config, method), up=0, down=0)
+    return replace(candidate, name=name, config=config, method=method, setup=set_up.build(config, method), up=0, down=0)
 
 
 def _fitting(config: Config, names: Sequence[str], set_up: SetUp, left_out: list[LeftOut]) -> list[Candidate]:
@@ -157,11 +163,11 @@ def _candidate(config: Config, name: str, set_up: SetUp) -> Candidate:
     method = build_method(own.method.name, own.method.settings)
     share = config.evaluation.validation or VALIDATION
     evaluation = EvaluationConfig.defaults().model_copy(
-        update={"every": config.training.rounds, "validation": share if chooses(method) else 0.0}
+        update={"every": config.training.rounds, "validation": share if chooses(method, set_up.kind) else 0.0}
     )
     own = own.model_copy(update={"evaluation": evaluation})
     own = _without_others(own) if own.method.name == ALONE else own
-    setup = set_up(own, method)
+    setup = set_up.build(own, method)
     sizes = [message_bytes(Learner(plan.spec), plan.work.batch_size) for plan in setup.cohorts.plans]
     up, down = (max(size[way] for size in sizes) for way in ("up", "down"))
     return Candidate(name, own, method, setup, up, down)
@@ -172,11 +178,10 @@ def _without_others(config: Config) -> Config:
     return config.model_copy(update={"network": NetworkConfig.defaults(), "privacy": PrivacyConfig.defaults()})
 
 
-def chooses(method: Method) -> bool:
-    """Whether learners of a method choose by samples that they hold out."""
-    return any(
-        role.objective.for_held_out(True) != role.objective.for_held_out(False) for role in method.roles.values()
-    )
+def chooses(method: Method, kind: TaskKind = "single-label") -> bool:
+    """Whether learners of a method choose by samples that they hold out, for tasks of this kind."""
+    objectives = [role.objective.for_kind(kind) for role in method.roles.values()]
+    return any(each.for_held_out(True) != each.for_held_out(False) for each in objectives)
 
 
 def _build(name: str) -> Method:

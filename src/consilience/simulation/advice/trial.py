@@ -13,12 +13,14 @@ from torch import nn
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.data.local_datasets import LocalDatasets
+from consilience.kinds import kind_of
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.presentation.gains import ALONE
-from consilience.presentation.trial import TrialAnswers
-from consilience.simulation.advice.candidates import Candidate, Candidates, find_candidates
+from consilience.presentation.trial import TrialAnswers, score
+from consilience.simulation.advice.candidates import Candidate, Candidates, SetUp, find_candidates
 from consilience.simulation.advice.folds import Folds, draw_folds, without_tests
+from consilience.simulation.advice.sample_scores import sample_scores
 from consilience.simulation.in_memory import running
 from consilience.simulation.records.history import History
 from consilience.simulation.result import Result
@@ -75,10 +77,10 @@ class Trial:
             everybodys, row = np.concatenate(held), []
             for who, mine in enumerate(held):
                 model = result.model(who, first + repetition)
-                common[repetition, who] = 100 * _right(model, train, everybodys).mean()
+                common[repetition, who] = score(_sample_scores(model, train, everybodys))
                 if candidate.has_own_answer:
                     model = result.model(who, first + repetition, answer="own")
-                row.append(_right(model, train, mine))
+                row.append(_sample_scores(model, train, mine))
             own.append(row)
         return TrialAnswers(candidate.name, own, common, candidate.up, candidate.down)
 
@@ -93,12 +95,13 @@ def plan_trial(config: Config, asked: str, data: Dataset, models: Sequence[Model
     split = split_for_seed(config, build_method(ALONE), data, config.federation.seed)
     folds = draw_folds(split.parts, len(data.targets), config.federation.seeds, config.federation.seed)
 
-    def set_up(own: Config, method: Method) -> Setup:
+    def build(own: Config, method: Method) -> Setup:
         return build_setup(own, method, data, models, kept=folds.kept)
 
     def replan(other: Config) -> Trial:
         return plan_trial(other, asked, data, models, budget)
 
+    set_up = SetUp(build, kind_of(data.target).name)
     return Trial(config, data, split, folds, find_candidates(config, asked, set_up, budget), replan)
 
 
@@ -112,10 +115,20 @@ def _reporting(on_progress: OnProgress | None, name: str, before: int, total: in
     return on_round
 
 
+def _sample_scores(model: nn.Module, data: Dataset, positions: np.ndarray) -> np.ndarray:
+    """What samples at these positions add to a model's score."""
+    logits = [_logits(model, data, positions[i : i + _ROWS]) for i in range(0, len(positions), _ROWS)]
+    found = np.concatenate([*logits, np.zeros((0, data.classes))])
+    return sample_scores(found, data.targets[positions], data.kind, float(np.var(data.targets)))
+
+
 @torch.no_grad()
-def _right(model: nn.Module, data: Dataset, positions: np.ndarray) -> np.ndarray:
-    """Whether a model predicts the class of samples, (positions,)."""
-    given = torch.from_numpy(data.inputs[positions]).to(next(model.parameters()).dtype)
-    predicted = [model(part).argmax(1).numpy() for part in torch.split(given, _ROWS) if len(part)]
-    found: np.ndarray = np.concatenate([*predicted, np.zeros(0, np.int64)]) == data.targets[positions]
+def _logits(model: nn.Module, data: Dataset, positions: np.ndarray) -> np.ndarray:
+    """A model's outputs for a few samples, (positions, classes)."""
+    rows = data.inputs[positions]
+    if data.stream is not None:  # the rows are samples' numbers
+        rows = np.stack([data.stream.read(int(number)) for (number,) in rows])
+    given = torch.from_numpy(rows).to(next(model.parameters()).dtype)
+    inputs, named = ((given,), {}) if data.fields is None else data.fields.unpack(given)
+    found: np.ndarray = model(*inputs, **named).double().numpy()
     return found
