@@ -34,7 +34,7 @@ class CrossEntropy(Objective):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(CrossEntropy):
-    """Mean negative log-likelihood of each label, present or absent."""
+    """Negative log-likelihood of the labels, present or absent: their sum, and the mean over samples."""
 
     name: ClassVar[str] = "binary_cross_entropy"
     kinds: ClassVar[tuple[TaskKind, ...]] = ("multi-label",)
