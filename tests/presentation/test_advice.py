@@ -233,7 +233,7 @@ def test_a_better_way_of_learning_alone_is_what_counts() -> None:
 
 
 def test_ways_of_learning_alone_that_are_alike_do_not_look_worse_than_they_are() -> None:
-    """Each is better in every other seed; chosen by the others, it would be the worse one in each, and 10 points down."""
+    """Each is better in every other seed; chosen by the others, it would be the worse one in each."""
     alone, longer = answers(ALONE, [[6, 6], [4, 4]] * 2), answers(LONGER, [[4, 4], [6, 6]] * 2)
     together = answers("consilience", [[5, 5]] * 4)
     trial = {ALONE: alone, LONGER: longer, CONTROL: alone, "consilience": together}
