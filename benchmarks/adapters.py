@@ -15,12 +15,14 @@ import json
 import resource
 import subprocess
 import sys
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from consilience import simulate
+from consilience.config.settings import Settings
 from consilience.data import Dataset
 
 WIDTH, LAYERS, RANK, INPUTS, CLASSES = 1024, 9, 2, 784, 10
@@ -56,12 +58,12 @@ def data(learners: int) -> Dataset:
     return Dataset("noise", inputs, targets, inputs[:16], targets[:16], CLASSES)
 
 
-def measure(engine: str, learners: int, rounds: int) -> None:
+def measure(engine: Literal["loop", "stack"], learners: int, rounds: int) -> None:
     """Print the process's peak memory in MB: before a simulation, and with it."""
     network(), data(learners)
     before = _peak()
-    more = {"engine": engine, "workers": 0, "batch_size": 8, "eval_every": rounds}
-    simulate(method="fedavg", data=data(learners), model=network, learners=learners, rounds=rounds, **more)
+    settings = Settings(learners=learners, rounds=rounds, eval_every=rounds, batch_size=8, engine=engine, workers=0)
+    simulate(method="fedavg", data=data(learners), model=network, **settings)
     print(json.dumps([before, _peak()]))
 
 

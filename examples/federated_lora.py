@@ -54,10 +54,10 @@ def train(model: nn.Module, batch: Batch, epochs: int, rate: float) -> None:
     inputs, targets = batch
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], rate)
     model.train()
-    for rows in (rows for _ in range(epochs) for rows in torch.randperm(len(targets)).split(16)):
+    for rows in (rows for _ in range(epochs) for rows in torch.split(torch.randperm(len(targets)), 16)):
         loss = cross_entropy(model(inputs["input_ids"][rows]).logits, targets[rows])
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 
@@ -70,9 +70,9 @@ def correct(model: nn.Module, batch: Batch) -> float:
 
 def pretrain(folder: Path) -> None:
     """Train a small BERT on general texts, and save it."""
-    sizes = {"vocab_size": WORDS, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = BertConfig(**sizes, intermediate_size=256, max_position_embeddings=LENGTH, num_labels=2 * CLASSES)
-    model = BertForSequenceClassification(config)
+    words: dict[str, Any] = {"vocab_size": WORDS, "max_position_embeddings": LENGTH, "num_labels": 2 * CLASSES}
+    layers: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = BertForSequenceClassification(BertConfig(**words, **layers, intermediate_size=256))
     train(model, texts(1, 2000, general=True), 3, 1e-3)
     model.save_pretrained(folder)
 
