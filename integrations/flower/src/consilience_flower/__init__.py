@@ -1,0 +1,11 @@
+"""Federations of consilience on a Flower deployment.
+
+The ServerApp passes requests to a relay, and the ClientApp is a member of it. Uploads and answers are those of members
+that speak HTTP with a relay, to the byte; Flower carries them.
+"""
+
+from consilience_flower.loop import open_peer
+from consilience_flower.member import member_app
+from consilience_flower.server import server_app
+
+__all__ = ["member_app", "open_peer", "server_app"]
