@@ -44,13 +44,19 @@ def odd(samples: int, seed: int) -> dict[str, Any]:
     return {"data": renamed(samples, seed, [ODD]), "seed": seed}
 
 
-def renamed(samples: int, seed: int, who: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """One data set per learner, of random digits; the classes of some learners have other names."""
+def renamed(samples: int, seed: int, who: Sequence[int]) -> list[tuple[np.ndarray, ...]]:
+    """One data set per learner, of random digits; the classes of some learners have other names.
+
+    Each has test samples too, so that the trial, which removes them, has all the others.
+    """
     digits: Dataset = load("digits")
     generator = np.random.default_rng(seed)
     drawn = generator.permutation(len(digits.targets))[: LEARNERS * samples].reshape(LEARNERS, samples)
     orders = [generator.permutation(10) if learner in who else np.arange(10) for learner in range(LEARNERS)]
-    return [(digits.inputs[mine], order[digits.targets[mine]]) for mine, order in zip(drawn, orders, strict=True)]
+    return [
+        (digits.inputs[mine], order[digits.targets[mine]], digits.test_inputs, order[digits.test_targets])
+        for mine, order in zip(drawn, orders, strict=True)
+    ]
 
 
 KINDS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {

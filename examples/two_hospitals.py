@@ -38,24 +38,20 @@ METHOD = {"name": "representation-sharing", "kd": 10.0, "contrast": 10.0}
 
 
 def north() -> SplitModel:
-    """The built-in perceptron."""
+    """The built-in perceptron, the same each time."""
+    torch.manual_seed(SEED)
     return build_model("mlp", (1, 8, 8), CLASSES, width=WIDTH)
 
 
 def south() -> SplitModel:
     """A convolutional network: (n, 1, 8, 8) -> (n, 16, 4, 4) -> (n, 32, 4, 4) -> (n, 64)."""
+    torch.manual_seed(SEED)
     layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()]
     features = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 4 * 4, WIDTH), nn.Tanh())
     return SplitModel(features, nn.Linear(WIDTH, CLASSES), bound=1.0)
 
 
 HOSPITALS = {"north": north, "south": south}
-
-
-def new_model(name: str) -> SplitModel:
-    """A hospital's model before training, the same each time."""
-    torch.manual_seed(SEED)
-    return HOSPITALS[name]()
 
 
 def train(name: str, model: SplitModel, peer: Peer | None = None, events: Queue[Any] | None = None) -> float:
@@ -88,7 +84,7 @@ def hospital(name: str, url: str, token: str, folder: Path, events: Queue[Any]) 
     """Run one hospital's process: train alone first, then with the relay."""
     torch.set_num_threads(1)
     logging.getLogger("consilience.peer").setLevel(logging.ERROR)  # hide warnings that the relay is unreachable
-    alone, model = train(name, new_model(name)), new_model(name)
+    alone, model = train(name, HOSPITALS[name]()), HOSPITALS[name]()
     with join(url, token, model=model, folder=folder / name, timeout=0.5) as peer:
         together = train(name, model, peer, events)
         events.put((name, None, (alone, together, peer.bytes_sent / 1000)))

@@ -17,6 +17,7 @@ COVERED = (
     "bring_your_own_model",
     "download_only",
     "federated_lora",
+    "four_trainers",
     "mixed_architectures",
     "new_exchange",
     "numpy_member",
@@ -25,6 +26,8 @@ COVERED = (
     "two_hospitals",
 )
 LINES = 150
+MARKED = re.compile(r"  # (\d)(?:, .*)?$", flags=re.MULTILINE)
+"""A line that a user adds or changes, and its number."""
 WARNS = {"federated_lora": ["-W", "ignore::FutureWarning"]}
 """peft calls what transformers will drop."""
 
@@ -96,7 +99,7 @@ def test_three_architectures_share_features_of_one_width(tmp_path: Path) -> None
         assert 50 < before < 100 and 50 < after < 100
     assert numbers(mean)[0] == pytest.approx(sum(row[1] for row in table) / 6, abs=0.11)
     assert any(row[3] != 0 for row in table)
-    assert numbers(bytes_up)[0] == 2960
+    assert numbers(bytes_up)[0] == 2896
 
 
 def test_a_new_exchange_uploads_little_and_works_between_widths(tmp_path: Path) -> None:
@@ -156,3 +159,23 @@ def test_wards_without_torch_learn_digits_that_they_lack(tmp_path: Path, name: s
         alone, together, *_, lacking_alone, lacking_together = numbers(row.split(" to ")[1])[1:]
         assert 10 * digits - 4 < alone < 10 * digits + 2 and lacking_alone == 0  # at best all of its own digits
         assert together > least and lacking_together > least
+
+
+def test_four_trainers_change_three_lines_and_learn_from_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("lightning"), pytest.importorskip("transformers")
+    members = ["lightning_module", "hugging_face", "plain_torch", "scikit_learn"]
+    text = (EXAMPLES / "four_trainers.py").read_text(encoding="utf-8")
+    bodies = {part.split("(")[0]: part for part in text.split("\ndef ")[1:]}
+    assert [MARKED.findall(bodies[name]) for name in members] == [["1", "2"], ["1", "2"], list("123"), list("123")]
+    assert "join" not in MARKED.sub("", "".join(bodies.values())).replace("join_arrays", "")  # no line without a mark
+    _, *rows = output("four_trainers", tmp_path)
+    assert [row.split()[0] for row in rows] == members
+    gains = []
+    for row in rows:
+        alone, together, gain, sent = numbers(row)
+        assert alone > 25 and together > 25 and gain == pytest.approx(together - alone, abs=0.11)  # chance is 10
+        assert gain > -10  # how much it is depends on how the processes interleave
+        # Ten classes, each with ten logits and a count, of 4 bytes each: in 10 rounds or 40, fewer if one was refused.
+        assert 4 * 0.44 < sent < 50
+        gains.append(gain)
+    assert sum(gains) > 0

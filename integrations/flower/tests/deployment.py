@@ -101,7 +101,13 @@ def deployment(folder: Path, nodes: Sequence[str]) -> Iterator[Deployment]:
     home = folder / "flwr"
     home.mkdir()
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    more = {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "PATH": path, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    more = {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "PATH": path,
+        "NO_COLOR": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     made = Deployment(folder, app, os.environ | more)
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "127.0.0.1:{made.port}"\ninsecure = true\n'

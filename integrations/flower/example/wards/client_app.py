@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+from consilience_flower.member import NodeTraining, member_app
 from flwr.app import Context
 
 from consilience import load
 from consilience.data.local_datasets import make_local_datasets
-from consilience_flower.member import NodeTraining, member_app
 from wards.models import MODELS
 
 

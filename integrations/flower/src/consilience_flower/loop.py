@@ -1,12 +1,12 @@
 """A node with a training loop of its own: `consilience.Peer` over the messages of Flower.
 
-    @app.train()
-    def train(message, context):
-        with open_peer(message, context, model) as peer:
-            for inputs, targets in loader:
-                loss = cross_entropy(model(inputs), targets) + peer.penalty(targets)
-                ...
-            return peer.reply(loader, loss=float(loss))
+@app.train()
+def train(message, context):
+    with open_peer(message, context, model) as peer:
+        for inputs, targets in loader:
+            loss = cross_entropy(model(inputs), targets) + peer.penalty(targets)
+            ...
+        return peer.reply(loader, loss=float(loss))
 """
 
 from __future__ import annotations

@@ -94,7 +94,6 @@ def _train(message: Message, context: Context, training: Callable[[Context], Nod
 def _evaluate(message: Message, context: Context, training: Callable[[Context], NodeTraining]) -> ConfigRecord:
     """Receive what the others have shared, and test the model."""
     trainer, link, folder = _open(message, context, training)
-    connection = trainer.connection
     try:
         sent = (link.bytes_sent, link.bytes_received)
         names = _due_names(trainer, train=trainer.round > 0)

@@ -139,7 +139,9 @@ class FederationRun:
             uploads = [each for each in asked[node.id] if each.method == "PUT"]
             for path, response in self._relay.send(node.member, uploads).items():
                 if response.status != 200:
-                    log.warning("%s: %s is refused: %s", node.member, path, response.body[:300].decode(errors="replace"))
+                    log.warning(
+                        "%s: %s is refused: %s", node.member, path, response.body[:300].decode(errors="replace")
+                    )
         for node in self._nodes:
             questions = [each for each in asked[node.id] if each.method == "GET"]
             if questions:
@@ -179,5 +181,3 @@ class FederationRun:
             if id_ not in found:
                 log.warning("%s has not answered %s", name, kind)
         return found
-
-
