@@ -65,7 +65,8 @@ def hugging_face(data: TensorDataset, test: Tensor, url: str) -> tuple[Any, Any]
     words = nn.functional.pad(darkest.sort(1).values + 1, (1, 0))  # a first one, and the pixels from top to bottom
     texts: Any = [{"input_ids": i, "labels": n} for i, n in zip(words, data.tensors[1], strict=False)]
     sizes: dict[str, Any] = {"vocab_size": 65, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    model = BertForSequenceClassification(BertConfig(**sizes, num_labels=CLASSES, initializer_range=0.2))
+    sizes |= {"num_labels": CLASSES, "initializer_range": 0.2}
+    model = BertForSequenceClassification(BertConfig(**sizes))
     usual: dict[str, Any] = {"per_device_train_batch_size": BATCH, "learning_rate": 1e-3, "use_cpu": True}
     arguments = TrainingArguments(num_train_epochs=EPOCHS, save_strategy="no", disable_tqdm=True, **usual)
     peer = join(url, model=model)  # 1

@@ -137,7 +137,8 @@ class _TrainingBatches:
     in_use: bool = False
 
     def __iter__(self) -> Iterator[Any]:
-        loader, limit = self.trainer.train_dataloader, self.trainer.num_training_batches
+        loader: Any = self.trainer.train_dataloader
+        limit = self.trainer.num_training_batches
         if isinstance(loader, Mapping | list | tuple):
             raise ConfigurationError(
                 f"the trainer has {len(loader)} training dataloaders, and it is not clear which one to share; give it: "

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,10 @@ try:
 except ModuleNotFoundError as error:
     raise ConfigurationError(f"ConsilienceTrainer needs transformers: {install_command('transformers')}") from error
 
-_Base = Trainer if TYPE_CHECKING else object
+if TYPE_CHECKING:
+    _Base = Trainer
+else:
+    _Base = object
 _LARGEST_STEP = 1e-6  # of an epoch: what rounding may add to a trainer's count of epochs
 
 
@@ -60,7 +62,7 @@ class ConsilienceMixin(_Base):
         _refuse_several_processes(self.args)
         self.peer = peer
         self._epochs = FederatedEpochs(peer, EpochSettings(every, loss, wait, loader))
-        self._epochs.refuse_other_model(self.model)
+        self._epochs.refuse_other_model(cast("nn.Module", self.model))
         # Heads of classification take num_items_in_batch and do not divide by it, so a trainer that believes them does
         # not divide the loss either. Without it, their loss is the mean of a batch, which the trainer divides.
         self.model_accepts_loss_kwargs = False
@@ -70,7 +72,12 @@ class ConsilienceMixin(_Base):
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
         """Train; a checkpoint has the peer's modules too, where the federation's method has any."""
         if trial is not None or self.model_init is not None:
             raise ConfigurationError(
@@ -81,7 +88,7 @@ class ConsilienceMixin(_Base):
         folder = last or (resume_from_checkpoint if isinstance(resume_from_checkpoint, str | os.PathLike) else None)
         if folder:
             read_checkpoint(Path(folder), self._epochs)
-        return super().train(resume_from_checkpoint, **kwargs)
+        return super().train(resume_from_checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The trainer's optimizer, with the parameters of the peer's modules."""
@@ -111,7 +118,7 @@ class ConsilienceMixin(_Base):
         return loss
 
     def compute_loss(
-        self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
         """The loss of the trainer, and while the model trains the penalty."""
         targets = self._epochs.targets(inputs) if model.training else None  # before label smoothing takes them out
@@ -147,9 +154,9 @@ class _EpochCalls(TrainerCallback):
         self._epochs, self._trainer, self._refreshed = epochs, trainer, False
         self.penalties: list[Tensor] = []  # of the batches of this epoch
 
-    def on_train_begin(self, *events: Any, train_dataloader: Loader, **kwargs: Any) -> None:
+    def on_train_begin(self, *events: Any, **kwargs: Any) -> None:
         """Count classes where the loss needs them, and upload before training where a method wants that."""
-        self._epochs.begin(train_dataloader)
+        self._epochs.begin(kwargs["train_dataloader"])
 
     def on_epoch_begin(self, *events: Any, **kwargs: Any) -> None:
         """Download."""
@@ -162,16 +169,11 @@ class _EpochCalls(TrainerCallback):
             parameter.grad = None
 
     def on_epoch_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: Loader,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Upload, before the trainer saves the checkpoint of the epoch."""
         epoch = math.ceil((state.epoch or 0) - _LARGEST_STEP) - 1
-        acknowledged = self._epochs.share(epoch, train_dataloader)
+        acknowledged = self._epochs.share(epoch, kwargs["train_dataloader"])
         found = {"refreshed": float(self._refreshed), "round": float(self._epochs.peer.round)}
         if acknowledged is not None:
             found["acknowledged"] = float(acknowledged)

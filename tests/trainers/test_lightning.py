@@ -81,7 +81,8 @@ def test_evaluation_and_the_sanity_check_change_nothing(tmp_path: Path) -> None:
 
     found = []
     for name, module in (("without", Mine()), ("with", Evaluated())):
-        val = {"val": of(batches(5)), "num_sanity_val_steps": 2, "val_check_interval": 1} if name == "with" else {}
+        evaluation: dict[str, Any] = {"val": of(batches(5)), "num_sanity_val_steps": 2, "val_check_interval": 1}
+        val = evaluation if name == "with" else {}
         with served(tmp_path / name, SHARING) as place:
             trainer = fit(module, of(batches(0)), ConsilienceCallback(join(place, module)), **val)
         found.append(flat(module))
@@ -171,7 +172,7 @@ def test_votes_move_a_part_as_in_a_loop_written_by_hand(tmp_path: Path) -> None:
     for name in ("hand", "fit"):
         with served(tmp_path / name, method, divided, **only) as place:
             module = Mine()
-            module.net = divided()
+            module.net = divided()  # type: ignore[assignment]
             peer = place.join(0, module.net)
             if name == "hand":
                 train_by_hand(peer, module.net, batches(0), 3)

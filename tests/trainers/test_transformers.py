@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -99,7 +100,7 @@ def test_a_smaller_loss_of_ones_own_trainer_is_kept(tmp_path: Path) -> None:
     class Halved(InOrder):
         loss_is_scaled_for_ga = False
 
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *rest: Any, **kwargs: Any) -> Any:
             outputs = model(**inputs)
             loss = 0.5 * outputs.loss
             return (loss, outputs) if return_outputs else loss
@@ -109,7 +110,7 @@ def test_a_smaller_loss_of_ones_own_trainer_is_kept(tmp_path: Path) -> None:
         with federation_of(tmp_path / str(together), {**SHARING, "kd": 0.0, "contrast": 0.0}) as place:
             model = bert()
             kind = type("Joined", (Mine.__bases__[0], Halved), {}) if together else Halved
-            more = {"peer": joined(place, model)} if together else {}
+            more: dict[str, Any] = {"peer": joined(place, model)} if together else {}
             settings = arguments(tmp_path, 2, gradient_accumulation_steps=3)
             kind(model, settings, train_dataset=Texts(), **more).train()
         found.append(flat(model))
@@ -125,7 +126,7 @@ def test_without_penalties_a_training_has_the_bits_of_one_without_a_federation(t
     for together in (False, True):
         with federation_of(tmp_path / str(together), {**SHARING, "kd": 0.0, "contrast": 0.0}) as place:
             model = bert(dropout=0.3)
-            more = {"peer": joined(place, model)} if together else {}
+            more: dict[str, Any] = {"peer": joined(place, model)} if together else {}
             (ConsilienceTrainer if together else Trainer)(
                 model, arguments(tmp_path), train_dataset=Texts(), **more
             ).train()
@@ -138,7 +139,8 @@ def test_evaluation_changes_nothing_and_has_no_penalty(tmp_path: Path) -> None:
     for evaluates in (False, True):
         with federation_of(tmp_path / str(evaluates), SHARING) as place:
             model = bert()
-            more = {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True} if evaluates else {}
+            settings: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True}
+            more = settings if evaluates else {}
             trainer = Mine(
                 model,
                 arguments(tmp_path, **more),
@@ -153,7 +155,7 @@ def test_evaluation_changes_nothing_and_has_no_penalty(tmp_path: Path) -> None:
     with torch.no_grad():
         loss = model(**batch).loss
     assert trainer.evaluate()["eval_loss"] == pytest.approx(float(loss), abs=1e-6)
-    assert trainer.predict(Texts(seed=5)).predictions.shape == (24, 3)
+    assert np.shape(trainer.predict(Texts(seed=5)).predictions) == (24, 3)
 
 
 def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
@@ -198,7 +200,7 @@ def test_votes_move_a_part_as_in_a_loop_written_by_hand(tmp_path: Path) -> None:
                     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
                     hand.refresh()
                     for inputs, targets in loader:
-                        cross_entropy(model.net(inputs), targets).backward()
+                        cross_entropy(model.net(inputs), targets).backward()  # type: ignore[no-untyped-call]
                         hand.take_gradients()
                         optimizer.step()
                         optimizer.zero_grad()
@@ -219,6 +221,7 @@ def test_shared_weights_end_the_same(tmp_path: Path) -> None:
             settings = arguments(tmp_path, optim="adamw_torch")
             trainer = Mine(model, settings, train_dataset=Texts(seed=i), peer=peer, wait=10)
             trainer.train()
+            assert trainer.optimizer is not None
             state = trainer.optimizer.state[model.classifier.weight]
             assert state["step"] == 9  # of three epochs: downloads have not reset it
         assert not torch.equal(flat(models[0]), flat(models[1]))

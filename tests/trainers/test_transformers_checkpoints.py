@@ -111,7 +111,7 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with federation_of(tmp_path, BOTH) as place:
         model = bert()
         peer = joined(place, model)
-        data = {"train_dataset": Texts()}
+        data: dict[str, Any] = {"train_dataset": Texts()}
         with pytest.raises(ConfigurationError, match=r"loss='mine' is unknown; it is 'module', .*or 'method'"):
             Mine(model, arguments(tmp_path), **data, peer=peer, loss="mine")
         with pytest.raises(ConfigurationError, match=r"trains BertForSequenceClassification, and the peer has another"):

@@ -30,9 +30,10 @@ def bert(dropout: float = 0.0) -> BertForSequenceClassification:
     """A tiny one; nothing is downloaded."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        sizes = {"vocab_size": WORDS, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 8}
-        heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_labels": CLASSES}
-        without = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        sizes: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 8, "intermediate_size": 8}
+        sizes |= {"max_position_embeddings": 8}
+        heads: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_labels": CLASSES}
+        without: dict[str, Any] = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         return BertForSequenceClassification(BertConfig(**sizes, **heads, **without))
 
 

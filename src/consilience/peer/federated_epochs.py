@@ -139,7 +139,7 @@ class FederatedEpochs:
 def unchanged_random_numbers() -> Iterator[None]:
     """Leave the random numbers of the caller's training as they are, whatever a pass over its data draws."""
     python, legacy = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):
         try:
             yield
