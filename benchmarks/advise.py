@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -69,35 +68,50 @@ KINDS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
 """Each kind of federation, and the samples of a learner."""
 
 
-def numbers(advice: Advice, seconds: float) -> dict[str, Any]:
+def numbers(advice: Advice) -> dict[str, Any]:
     """What the file keeps of an advice."""
     kept = advice.to_dict()
     by_learner = [[each.effect, round(each.gain, 2)] for each in advice.learners]
     control = Counter(each.effect for each in advice.control)
-    chosen = {key: kept[key] for key in ("verdict", "for_some", "gain", "common_gain", "method", "alone", "sentences")}
-    return chosen | {"learners": by_learner, "control": dict(control), "seconds": round(seconds, 1)}
+    chosen = {key: kept[key] for key in ("verdict", "for_some", "gain", "common_gain", "method", "alone")}
+    return chosen | {"learners": by_learner, "control": dict(control)}
+
+
+HEADINGS = (
+    "federation", "seeds", "yes", "no", "not clear", "for some learners", "gain (lowest to highest)",
+    "learners helped", "harmed", "by chance", "odd learner helped, harmed", "method",
+)  # fmt: skip
 
 
 def table(cells: dict[str, dict[str, Any]]) -> str:
-    """One line per kind of federation: verdicts, gains, learners, methods."""
-    lines = [f"{'':30}{'yes':>5}{'no':>5}{'not clear':>11}{'some':>6}  gain (lowest to highest)"]
-    lines[0] += "  helped harmed  by chance  odd learner helped/harmed  methods"
-    for kind, by_seed in cells.items():
-        found = list(by_seed.values())
-        verdicts = Counter(each["verdict"] for each in found)
-        gains = [each["gain"]["mean"] for each in found]
-        effects = Counter(effect for each in found for effect, _ in each["learners"])
-        chance = Counter(effect for each in found for effect, n in each["control"].items() for _ in range(n))
-        third = Counter(each["learners"][ODD][0] for each in found)
-        methods = Counter(each["method"] for each in found)
-        lines.append(
-            f"{kind:30}{verdicts['yes']:>5}{verdicts['no']:>5}{verdicts['not clear']:>11}"
-            f"{sum(each['for_some'] for each in found):>6}  {np.mean(gains):+6.1f} ({min(gains):+.1f} to "
-            f"{max(gains):+.1f})  {effects['helped']:>6} {effects['harmed']:>6}  {chance['helped']:>4}+"
-            f"{chance['harmed']:<4}  {third['helped']:>10}/{third['harmed']:<10}  "
-            + ", ".join(f"{method} {count}" for method, count in methods.most_common())
-        )
-    return "\n".join(lines)
+    """One line per kind of federation, as Markdown: verdicts, gains, learners, methods."""
+    rows = [
+        HEADINGS,
+        ("---",) * len(HEADINGS),
+        *(_row(kind, list(by_seed.values())) for kind, by_seed in cells.items()),
+    ]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def _row(kind: str, found: list[dict[str, Any]]) -> tuple[object, ...]:
+    verdicts = Counter(each["verdict"] for each in found)
+    gains = [each["gain"]["mean"] for each in found]
+    effects = Counter(effect for each in found for effect, _ in each["learners"])
+    chance = Counter(effect for each in found for effect, n in each["control"].items() for _ in range(n))
+    odd = Counter(each["learners"][ODD][0] for each in found)
+    methods = Counter(each["method"] for each in found)
+    return (
+        kind,
+        len(found),
+        *(verdicts[verdict] for verdict in ("yes", "no", "not clear")),
+        sum(each["for_some"] for each in found),
+        f"{np.mean(gains):+.1f} ({min(gains):+.1f} to {max(gains):+.1f})",
+        f"{effects['helped']} of {LEARNERS * len(found)}",
+        effects["harmed"],
+        f"{chance['helped']}, {chance['harmed']}",
+        f"{odd['helped']}, {odd['harmed']}" if kind.startswith("one odd") else "",
+        ", ".join(f"{method} {count}" for method, count in methods.most_common()),
+    )
 
 
 def main() -> None:
@@ -114,11 +128,10 @@ def main() -> None:
             by_seed = cells.setdefault(kind, {})
             if str(seed) in by_seed or (options.kinds and kind not in options.kinds.split(";")):
                 continue
-            started = time.perf_counter()
             given = make(samples, 100 * seed)  # a trial has seeds of its own
             advice = advise(**given, model="mlp", learners=LEARNERS)
-            by_seed[str(seed)] = numbers(advice, time.perf_counter() - started)
-            print(f"{kind}, seed {seed}: {advice!r}, {by_seed[str(seed)]['seconds']} s", flush=True)
+            by_seed[str(seed)] = numbers(advice)
+            print(f"{kind}, seed {seed}: {advice!r}", flush=True)
             options.out.write_text(json.dumps(cells, indent=1))
     print(table({kind: by_seed for kind, by_seed in cells.items() if by_seed}))
 

@@ -19,7 +19,11 @@ def test_it_says_three_sentences(command: Command, tmp_path: Path) -> None:
     code, out, errors = command("advise", "digits", "--model", "mlp", *SHORT, "--out", str(tmp_path / "out"))
     lines = out.splitlines()
     assert code == 0 and len(lines) == 3 and all(line.endswith(".") for line in lines)
-    assert "working together" in lines[0] and " of 2 learners" in lines[1] and "in a trial of 1 round" in lines[2]
+    assert (
+        "working together" in lines[0]
+        and " of 2 learners" in lines[1]
+        and "the trial had 1 round and 3 seeds" in lines[2]
+    )
     assert "a trial with 7 methods, 3 seeds and 1 round" in errors and "saved in" in errors
     saved = json.loads((tmp_path / "out" / "advice.json").read_text(encoding="utf-8"))
     assert saved["sentences"] == lines
@@ -30,6 +34,12 @@ def test_it_says_three_sentences(command: Command, tmp_path: Path) -> None:
 def test_the_numbers_are_printed_where_asked_for(command: Command) -> None:
     out = command("advise", *SHORT, "--table", "--bytes-per-round", "10000")[1]
     assert "fedavg-1bit" in out and "by chance" in out and "FedAvg needs 53.3 kB and was not run." in out
+
+
+def test_settings_of_the_method_are_given_as_for_other_commands(command: Command, tmp_path: Path) -> None:
+    code, _, errors = command("advise", *SHORT, "--set", "method.kd=3", "--out", str(tmp_path / "out"))
+    assert code == 0, errors
+    assert "kd = 3" in (tmp_path / "out" / "trial.toml").read_text(encoding="utf-8")
 
 
 def test_a_file_has_settings_and_options_override_them(command: Command, tmp_path: Path) -> None:

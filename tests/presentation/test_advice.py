@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from consilience.presentation.advice import WITH_ITSELF, Advice, make_advice
+from consilience.presentation.advice import Advice, make_advice
 from consilience.presentation.paired import Difference
 from consilience.presentation.trial import (
+    WITH_ITSELF,
     LearnerGain,
     LeftOut,
     TrialAnswers,
@@ -141,21 +142,35 @@ def test_verdicts(values: tuple[float, ...], low: float, high: float, expected: 
 # --- sentences
 
 
+def test_no_difference_is_not_called_less() -> None:
+    same = answers(ALONE, [[5, 5]] * 4)
+    found = advice({"fedavg": answers("fedavg", [[5, 5]] * 4)}, same)
+    assert found.verdict == "no" and ": with FedAvg, learners are as accurate as when each trains alone, on" in str(
+        found
+    )
+    assert "learners are as good as when each" in str(
+        advice({"fedavg": answers("fedavg", [[5, 5]] * 4)}, same, metric="r2")
+    )
+
+
 def test_yes_with_its_size_its_learners_and_its_bytes() -> None:
     alone = answers(ALONE, [[5, 5, 5]] * 4)
     found = advice({"consilience": answers("consilience", [[8, 8, 8], [7, 8, 8]] * 2, size=1000)}, alone, budget=10_000)
     first, second, third = found.sentences
     assert found.verdict == "yes" and found.helped == ("0", "1", "2") and found.harmed == ()
-    assert first.startswith("Yes, working together pays on wards: with the default method (consilience), learners' own")
-    assert "28.3 points more accurate than alone (95 % interval +25.3 to +31.4, 4 seeds)" in first
-    assert second == (
-        "It helps 3 of 3 learners and harms none; for comparison, chance alone (learning alone with another order of "
-        "batches) helps none and harms none."
+    assert first == (
+        "Yes, working together pays on wards: with the default method (consilience), learners are 28.3 points "
+        "more accurate than when each trains alone, on held-out samples of their own (95 % interval +25.3 to +31.4, "
+        "4 seeds)."
     )
-    assert third.startswith("Use the default method (consilience), 1 kB up and 1 kB down per learner and round, within")
-    assert "the 10 kB allowed: the only one that was tried, in a trial of 30 rounds" in third
-    assert third.endswith(
-        "held out each of their 120 samples once, over 4 seeds; FedAvg needs 53.6 kB and was not run."
+    assert second == (
+        "It helps 3 of 3 learners and harms none; training alone once more, with another order of batches, seems to "
+        "help none and to harm none, which is chance."
+    )
+    assert third == (
+        "Use the default method (consilience), which sends 1 kB and receives 1 kB per learner and round, within the "
+        "10 kB allowed: it is the only method tried; the trial had 30 rounds and 4 seeds, and 3 learners held out each "
+        "of their 120 samples once; FedAvg needs 53.6 kB and was not run."
     )
     assert (
         str(found) == "\n".join(found.sentences)
@@ -168,7 +183,7 @@ def test_yes_but_not_for_every_learner() -> None:
     found = advice({"consilience": together}, alone)
     assert found.sentences[0].startswith("Yes, working together pays on wards, but not for every learner: ")
     assert found.sentences[1].startswith(
-        "It helps 3 of 4 learners (0, 1 and 2) and harms 1 (3); for comparison, chance alone"
+        "It helps 3 of 4 learners (learners 0, 1 and 2) and harms 1 (learner 3); training alone once more"
     )
 
 
@@ -177,7 +192,7 @@ def test_no_on_average_but_yes_for_some() -> None:
     found = advice({"consilience": together}, alone)
     assert (found.verdict, found.for_some, found.helped) == ("no", True, ("0",))
     assert found.sentences[0].startswith("No on average, but working together on wards pays for some learners: with ")
-    assert "5.0 points less accurate than alone" in found.sentences[0]
+    assert "5.0 points less accurate than when each trains alone, on" in found.sentences[0]
     assert found.sentences[2].startswith("Use the default method")
 
 
@@ -190,11 +205,11 @@ def test_no_and_not_clear_say_why() -> None:
     unsure = advice({"fedavg": answers("fedavg", [[9, 9], [2, 2]] * 2)}, alone)
     assert unsure.sentences[0].startswith("Not clear from this trial whether working together pays on wards: ")
     assert (
-        unsure.sentences[0].endswith("and the interval contains 0: more samples or seeds would tell.")
+        unsure.sentences[0].endswith("which allows for no gain and for one of 2 points: more samples would tell.")
         and not unsure.for_some
     )
     assert (
-        "; for all of them the difference is not clear; for comparison, chance alone (learning alone with"
+        "; for all of them the difference is not clear; training alone once more, with another order of"
         in unsure.sentences[1]
     )
 
@@ -203,20 +218,23 @@ def test_the_common_answer_is_named_where_it_gains_more() -> None:
     own, common = [[np.arange(10) < 6] * 2] * 4, np.array([[90.0, 90.0], [88.0, 92.0]] * 2)
     alone = TrialAnswers(ALONE, [[np.arange(10) < 5] * 2] * 4, np.array([[40.0, 40.0], [41.0, 41.0]] * 2))
     found = advice({"consilience": TrialAnswers("consilience", own, common)}, alone)
-    assert "its common answer, one model for everybody, is right on 90.0 % of everybody's held-out samples" in str(
-        found
+    assert found.sentences[0].endswith(
+        "; on held-out samples of all learners, models that learned together are right on 90.0 %, those that learned "
+        "alone on 40.5 %."
     )
-    assert "learning alone on 40.5 %." in found.sentences[0]
 
 
 def test_other_scores_are_named() -> None:
     alone = answers(ALONE, [[5, 5, 5]] * 4)
     found = advice({"consilience": answers("consilience", [[8, 8, 8]] * 4)}, alone, metric="r2")
-    assert "are 30.0 points better than alone" in found.sentences[0] and "own R² %" in found.table()
+    assert (
+        "learners are 30.0 points better than when each trains alone" in found.sentences[0]
+        and "own R² %" in found.table()
+    )
     own, common = [[np.arange(10) < 6] * 2] * 4, np.array([[90.0, 90.0]] * 4)
     plain = TrialAnswers(ALONE, [[np.arange(10) < 5] * 2] * 4, np.array([[40.0, 40.0]] * 4))
     labels = advice({"consilience": TrialAnswers("consilience", own, common)}, plain, metric="f1")
-    assert "its common answer, one model for everybody, has an F1 of 90.0 % on everybody's held-out" in str(labels)
+    assert "learned together have an F1 of 90.0 %, those that learned alone 40.0 %." in str(labels)
 
 
 def test_a_better_way_of_learning_alone_is_what_counts() -> None:
@@ -228,7 +246,7 @@ def test_a_better_way_of_learning_alone_is_what_counts() -> None:
     )
     assert (
         found.verdict == "no"
-        and "10.0 points less accurate than alone, trained for 2 times as long (" in found.sentences[0]
+        and "10.0 points less accurate than when each trains alone for 2 times as long, on" in found.sentences[0]
     )
 
 
@@ -250,13 +268,16 @@ def test_learners_that_are_not_clear_and_methods_that_take_turns_are_named() -> 
     }
     found = advice(mixed, alone)
     assert found.chosen == ("fedprox", "fedprox", "fedprox", "fedavg")
-    assert ": with FedAvg or FedProx, whichever the other seeds choose, learners' own answers" in found.sentences[0]
+    assert (
+        ": with FedAvg or FedProx (for each seed, the one that the other seeds choose), learners are"
+        in found.sentences[0]
+    )
     assert "; for learners 2 and 3 the difference is not clear; " in found.sentences[1]
     itself = f"fedproto{WITH_ITSELF}"
     trial = {ALONE: alone, LONGER: alone, itself: answers(itself, [[6, 6, 6, 6]] * 4), CONTROL: alone, **mixed}
     size = TrialSize("wards", tuple("abcd"), 160, 30, 4, 0)
     regularized = make_advice(size, trial, [ALONE, LONGER, itself], CONTROL)
-    assert "accurate than alone, with the regularization of FedProto and nobody else's data (" in str(regularized)
+    assert "accurate than when each trains alone with the loss term of FedProto on own data, on" in str(regularized)
 
 
 def test_tables_and_numbers() -> None:

@@ -52,6 +52,18 @@ def test_every_sample_is_held_out_once_and_not_trained_on_then() -> None:
     assert folds.samples == 14
 
 
+def test_learners_with_fewer_samples_than_seeds_take_turns() -> None:
+    """Five samples each, eight seeds: with every seed somebody holds a sample out, or there is nothing to measure."""
+    parts = [np.arange(5), np.arange(5, 10)]
+    folds = draw_folds(parts, 10, repetitions=8, seed=0)
+    assert [[len(mine) for mine in held] for held in folds.held] == [
+        [1, 1], [1, 1], [1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1],
+    ]  # fmt: skip
+    assert folds.samples == 10
+    with pytest.raises(ConfigurationError, match=r"seeds is 12, .* use fewer seeds, or give learners more samples"):
+        draw_folds(parts, 10, repetitions=12, seed=0)
+
+
 def test_learners_of_the_trial_do_not_have_what_they_hold_out() -> None:
     planned = trial()
     for candidate in planned.candidates.all:
@@ -293,7 +305,20 @@ def test_what_cannot_work_is_refused_with_a_way_out(given: dict[str, Any], said:
         advise(**settings)
 
 
+def test_epochs_in_all_do_not_stand_in_the_way_of_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "seconds_per_round", lambda self: 6.0)
+    found = advise(data=digits(), learners=2, rounds=8, total_epochs=8, seeds=3, workers=0, time=0.6)
+    assert found.size.rounds == 6  # 8 epochs are no multiple of 6 rounds
+
+
+def test_the_method_asked_about_is_the_configurations(tmp_path: Path) -> None:
+    config = make_config({**SMALL, "learners": 2, "method": {"name": "fedprox"}})
+    found = advise(config, data=digits(), out=tmp_path / "out")
+    assert found.tried[0] == "fedprox" and 'name = "fedprox"' in (tmp_path / "out" / TRIAL).read_text(encoding="utf-8")
+    assert advise(config, data=digits(), method="consilience").tried[0] == "consilience"
+
+
 def test_less_time_means_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trial, "seconds_per_round", lambda self: 6.0)
     found = advise(data=digits(), learners=2, rounds=8, epochs=1, seeds=3, workers=0, time=0.6)
-    assert found.size.rounds == 6 and "in a trial of 6 rounds" in found.sentences[2]
+    assert found.size.rounds == 6 and "the trial had 6 rounds" in found.sentences[2]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from consilience.cli.known_methods import complete_method, refuse_unknown_method
 from consilience.cli.options import Json, Set, with_settings
 from consilience.config.config import KEYS
+
+if TYPE_CHECKING:
+    from consilience.config.config import Config
 
 _OPTIONS = set(KEYS) - {"data", "eval_every", "probe", "ensemble", "metrics", "watch"}
 
@@ -22,12 +25,13 @@ def advise(
         typer.Argument(help="a data set by name, a table, an .npz file, a folder, or a TOML file with settings"),
     ] = "digits",
     method: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="the method asked about, NAME or FILE.py:NAME, with :KEY=VALUE; two alternatives are tried beside it",
+            help="the method asked about, NAME or FILE.py:NAME, with :KEY=VALUE; by default that of the TOML file, or "
+            "consilience; two alternatives are tried beside it",
             autocompletion=complete_method,
         ),
-    ] = "consilience",
+    ] = None,
     bytes_per_round: Annotated[
         int | None,
         typer.Option(
@@ -46,15 +50,19 @@ def advise(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Say whether working together pays on this data, for whom and how, after a trial on held-out samples."""
-    from consilience.config.config import read_config
+    from consilience.config.config import Config, read_config
     from consilience.config.overrides import apply_override, parse_method
 
     given: dict[str, Any] = dict(settings or {})
     for text in set_ or ():
         apply_override(given, text)
-    parsed = parse_method(method)
-    refuse_unknown_method(parsed.pop("name"), list(parsed))
+    if method is not None:
+        parsed = parse_method(method)
+        refuse_unknown_method(parsed.pop("name"), list(parsed))
     config = read_config(Path(data)) if data.endswith(".toml") else None
+    source = None if config is not None else data
+    if "method" in given:
+        config = _with_method(config or Config(), given.pop("method"))
     from consilience.cli.terminal import Screen
     from consilience.simulation.advise import advise as advise_on
 
@@ -62,7 +70,7 @@ def advise(
     try:
         found = advise_on(
             config,
-            data=None if config is not None else data,
+            data=source,
             method=method,
             bytes_per_round=bytes_per_round,
             worth=worth,
@@ -77,3 +85,12 @@ def advise(
     screen.advice(found, table)
     if out is not None:
         screen.say(f"saved in {out}")
+
+
+def _with_method(config: Config, own: Any) -> Config:
+    """The configuration with the settings of `--set method.KEY=VALUE`."""
+    from consilience.config.config import make_config
+
+    same = isinstance(own, dict) and own.get("name", config.method.name) == config.method.name
+    given = {"name": config.method.name, **config.method.settings, **own} if same else own
+    return config.model_copy(update={"method": make_config({"method": given}).method})

@@ -21,6 +21,8 @@ from consilience.presentation.paired import Difference, paired_difference
 
 Verdict = Literal["yes", "no", "not clear"]
 Effect = Literal["helped", "harmed", "not clear"]
+WITH_ITSELF = " with itself only"
+"""In the name of a way of learning alone: a method whose learners receive only what they have sent themselves."""
 _ROUNDING = 1e-9  # in points, of a difference of two scores
 CHANCE, SURE = 0.1, 0.05
 """How often a learner may be called helped, or harmed, by chance alone; and how often any of all learners may be, where

@@ -20,6 +20,7 @@ from consilience.presentation.tables import plural
 from consilience.presentation.trial import WORTH, TrialSize
 from consilience.simulation.advice.candidates import CONTROL
 from consilience.simulation.advice.trial import OnProgress, Trial, plan_trial
+from consilience.simulation.compare import config_for_method
 from consilience.simulation.engines.choose import check_device
 from consilience.simulation.records.provenance import owners_of
 from consilience.simulation.setup.inputs import (
@@ -51,7 +52,7 @@ def advise(
     *,
     data: DataSource | None = None,
     model: Model | Sequence[Model] | None = None,
-    method: str = "consilience",
+    method: str | None = None,
     bytes_per_round: int | None = None,
     worth: float = WORTH,
     time: float | None = None,
@@ -66,11 +67,11 @@ def advise(
     alternatives, one that shares all weights and one that shares small tensors. Their own answers to what they held out
     are compared. The test part of the data is removed before anything is trained.
 
-    data, model, settings: as in `simulate`, with 30 rounds and 8 seeds unless they are given. bytes_per_round: the
-    most bytes that a learner may send and receive in a round, together; methods that need more are not tried. worth:
-    the smallest gain worth having, in points of percent. time: minutes that the trial may take; it has fewer rounds
-    then. out: a folder for the answer and its numbers. on_progress: called after each round with the method's name, the
-    rounds done, and the rounds of all methods.
+    data, model, settings: as in `simulate`, with 30 rounds and 8 seeds unless they are given. method: the one asked
+    about, by default the configuration's. bytes_per_round: the most bytes that a learner may send and receive in a
+    round, together; methods that need more are not tried. worth: the smallest gain worth having, in points of percent.
+    time: minutes that the trial may take; it has fewer rounds then. out: a folder for the answer and its numbers.
+    on_progress: called after each round with the method's name, the rounds done, and the rounds of all methods.
 
         >>> advice = advise(data="digits", learners=2, train=60, rounds=1, seeds=3)
         >>> len(advice.sentences)
@@ -94,21 +95,25 @@ def advise(
         )
     if not _says(config, settings, "epochs", "total_epochs"):
         wanted = wanted.replace(epochs=_usual_epochs(wanted, dataset))
-    trial = plan_trial(wanted, method, dataset, models_of(model, wanted), bytes_per_round)
+    asked = method or wanted.method.name
+    trial = plan_trial(wanted, asked, dataset, models_of(model, wanted), bytes_per_round)
     if time is not None:
         trial = _in_time(trial, time)
     size = _size(trial, bytes_per_round, worth)
+    for left in trial.candidates.left_out:
+        if left.reason:
+            log.info("%s is not tried: %s", left.method, left.reason)
     log.info("a trial with %s, %s and %s", *(plural(n, w) for n, w in _counts(trial, size)))
     answers = trial.run(on_progress)
     candidates = trial.candidates
     advice = make_advice(size, answers, [each.name for each in candidates.alone], CONTROL, candidates.left_out)
     if folder is not None:
-        save_advice(folder, advice, trial.config)
+        save_advice(folder, advice, config_for_method(trial.config, asked))
     return advice
 
 
 def save_advice(folder: Path, advice: Advice, config: Config) -> None:
-    """Write the answer with its numbers, and the settings of the trial."""
+    """Write the answer with its numbers, and the settings of the trial, with the method asked about."""
     with report_write_errors(folder, "choose another place"):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / TRIAL, config.to_toml().encode())
@@ -140,6 +145,8 @@ def _size(trial: Trial, budget: int | None, worth: float) -> TrialSize:
 def _with_usual_length(config: Config | None, settings: Settings) -> Config:
     """The configuration with a trial's number of rounds and seeds, where neither it nor the settings say another."""
     usual = {key: value for key, value in USUAL.items() if not _says(config, settings, key)}
+    if config is not None and config.training.total_epochs is not None:
+        usual.pop("rounds", None)  # they are divided between the configuration's rounds
     return make_config({**(config.settings() if config else {}), **usual})
 
 

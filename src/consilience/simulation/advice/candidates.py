@@ -17,9 +17,8 @@ from consilience.learner.learner import Learner
 from consilience.learner.split_messages import message_bytes
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.presentation.advice import WITH_ITSELF
 from consilience.presentation.gains import ALONE, BATCH_ORDER
-from consilience.presentation.trial import LeftOut
+from consilience.presentation.trial import WITH_ITSELF, LeftOut
 from consilience.simulation.compare import config_for_method
 from consilience.simulation.setup.setup import Setup
 from consilience.task import TaskKind

@@ -44,12 +44,24 @@ def draw_folds(parts: Sequence[np.ndarray], samples: int, repetitions: int, seed
                 f"others, and needs {MIN_SAMPLES} or more of each learner: give it more, use fewer learners, or leave "
                 f"it out"
             )
-    divided = [np.array_split(_shuffled(part, seed, who), repetitions) for who, part in enumerate(parts)]
+    divided = [_divided(_shuffled(part, seed, who), repetitions, who) for who, part in enumerate(parts)]
     held = [[np.sort(mine[repetition]) for mine in divided] for repetition in range(repetitions)]
+    if not all(sum(map(len, mine)) for mine in held):
+        raise ConfigurationError(
+            f"seeds is {repetitions}, and with each seed learners hold another part of their samples out; these have "
+            f"too few for so many: use fewer seeds, or give learners more samples"
+        )
     kept = np.ones((repetitions, samples), dtype=bool)
     for mine, out in zip(kept, held, strict=True):
         mine[np.concatenate(out)] = False
     return Folds(held, kept)
+
+
+def _divided(shuffled: np.ndarray, repetitions: int, who: int) -> list[np.ndarray]:
+    """Equal parts, one for each repetition. With fewer samples than repetitions some are empty, others for others."""
+    divided = np.array_split(shuffled, repetitions)
+    first = who * len(shuffled) % repetitions if len(shuffled) < repetitions else 0
+    return divided[-first:] + divided[:-first] if first else divided
 
 
 def _shuffled(part: np.ndarray, seed: int, who: int) -> np.ndarray:

@@ -47,7 +47,7 @@ class Trial:
 
     def with_rounds(self, rounds: int) -> Trial:
         """The same trial with another number of rounds."""
-        return self.replan(self.config.replace(rounds=rounds))
+        return self.replan(self.config.replace(rounds=rounds, total_epochs=None))  # as many epochs in a round
 
     def seconds_per_round(self) -> float:
         """How long one round of all methods takes: each is run for one round, or more where it trains longer."""
