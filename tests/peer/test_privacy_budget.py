@@ -90,13 +90,13 @@ def trainer_in(
 
 
 @contextlib.contextmanager
-def refusing(status: int, body: bytes) -> Iterator[tuple[str, set[bytes]]]:
-    """A server that reads every request to its end, and answers it so; its address, and the different bodies."""
-    read: set[bytes] = set()
+def refusing(status: int, body: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that reads every request to its end, and answers it so; its address, and the bodies it has read."""
+    read: list[bytes] = []
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
-            read.add(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            read.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -214,8 +214,8 @@ def test_an_upload_that_was_never_sent_costs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [(429, b""), (503, b""), (507, b""), (401, b'{"code": "expired", "message": "old"}')]
 )
-def test_an_upload_that_was_read_and_refused_for_now_is_counted(status: int, code: bytes, tmp_path: Path) -> None:
-    """Whoever stands in the way reads every upload, and would otherwise get any number of them for one."""
+def test_an_upload_that_was_read_and_refused_for_now_is_sent_again(status: int, code: bytes, tmp_path: Path) -> None:
+    """Whoever stands in the way reads every upload: a new one each time would spend the budget on nothing."""
     with (
         federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private(uploads=3)) as made,
         serving(made.store) as relay,
@@ -227,8 +227,12 @@ def test_an_upload_that_was_read_and_refused_for_now_is_counted(status: int, cod
         for _ in range(6):
             peer.connection.backoff.succeeded()  # no time to wait
             peer.share(model, loader)
-        assert 0 < len(read) <= peer.connection.state.spent["uploads"] == 3
-        assert peer.privacy_spent == pytest.approx(4.0)
+        assert len(read) > 1 and len(set(read)) == 1, "the same bytes each time"
+        assert peer.connection.state.spent["uploads"] == 1 and 0 < peer.privacy_spent < 4.0
+        peer.connection.client.url = relay.url
+        peer.connection.backoff.succeeded()
+        assert peer.share(model, loader) and peer.connection.state.spent["uploads"] == 2
+        assert made.round_of(0) == 7, "of the upload that waited, and of the one that followed it"
 
 
 def test_error_feedback_sees_noised_values_alone(tmp_path: Path) -> None:
@@ -326,6 +330,9 @@ def test_a_charter_for_what_cannot_be_private_is_refused(tmp_path: Path) -> None
         federation(tmp_path, PROTOTYPES, privacy=private(kind="fixed-encoder")),
     ):
         pass
+    task = TaskShape((4,), 3, learners=3, public=np.zeros((6, 4), dtype=np.float32))
+    with pytest.raises(ConfigurationError, match="learner 1 has several roles"):
+        create_charter("roles", {"name": "flesd"}, task, ["mlp"], privacy=private(kind="training"))
 
 
 def test_steps_are_counted_before_the_model_is_saved(tmp_path: Path) -> None:
