@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,9 +15,10 @@ import pytest
 import torch
 from torch import nn
 
+from consilience import simulate
 from consilience.cli.member import _describe_privacy
 from consilience.config.config import make_config
-from consilience.data import load
+from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SECRET, SIMULATED
@@ -65,12 +67,18 @@ def bodies(peer: Peer | FederatedTrainer) -> list[dict[str, np.ndarray]]:
     return seen
 
 
+def digits(samples: int, own: float | None = None) -> Dataset:
+    """own: the epsilon of every digit 3, if these have one of their own."""
+    data = load("digits", train=samples, test=30)
+    return data if own is None else replace(data, sample_epsilons=np.where(data.targets == 3, own, np.inf))
+
+
 @contextlib.contextmanager
 def trainer_in(
-    folder: Path, method: str, privacy: PrivacySettings, samples: int = 60
+    folder: Path, method: str, privacy: PrivacySettings, samples: int = 60, own: float | None = None
 ) -> Iterator[tuple[FederatedTrainer, Path]]:
-    """The trainer of `consilience join` in a federation of its own, and its folder."""
-    data = load("digits", train=samples, test=30)
+    """The trainer of `consilience join` in a federation of its own, and its folder; own: epsilon of the digit 3."""
+    data = digits(samples, own)
     charter, starts = create_charter(
         "one", {"name": method}, TaskShape(data.shape, data.classes), ["mlp"], seed=5, rules=AT_ONCE, privacy=privacy
     )
@@ -311,6 +319,23 @@ def test_the_trainer_of_join_has_noise_that_nobody_can_compute(kind: str, tmp_pa
             trainer.run_round()
             sent.append(np.concatenate([tensor.ravel() for tensor in seen[-1].values()]))
     assert sent[0].shape == sent[1].shape and (sent[0] != sent[1]).mean() > 0.5
+
+
+@pytest.mark.parametrize("own", [None, 1.0, 0.0])
+def test_samples_with_a_budget_of_their_own_give_the_simulator_s_results(
+    own: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the simulator's noise, `consilience join` draws the samples that the simulator draws."""
+    monkeypatch.setattr("consilience.peer.member_role.SECRET", SIMULATED)
+    with trainer_in(tmp_path, "fedavg", private(kind="training"), own=own) as (trainer, _):
+        results = [trainer.run_round() for _ in range(3)]
+    settings = {"method": "fedavg", "learners": 1, "rounds": 3, "seed": 5, "model": "mlp", "delta": 1e-5}
+    budget = {"private": "training", "epsilon": 4.0, "private_clip": 1.0, "private_uploads": 3}
+    result = simulate(data=digits(60, own), **settings, **budget)
+    assert [each.losses["cross_entropy"] for each in results] == result.history["loss.cross_entropy"][:, 0, 0].tolist()
+    spent = result.summary()["privacy"].get("sample_epsilons", [])
+    expected = [] if own is None else [(own, own)]
+    assert [(each["epsilon"], pytest.approx(each["spent"], abs=0.05)) for each in spent] == expected
 
 
 def test_join_says_what_is_promised(tmp_path: Path) -> None:
