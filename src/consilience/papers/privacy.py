@@ -42,19 +42,38 @@ class Size:
         return {**self.settings, **of_size}
 
 
-_UPLOAD = {"method": {"kd": 0.1}, "private_clip": 1.0, "private_uploads": 5}
+_RATE = {"lr": 3e-3}
+_UPLOAD = {"private_clip": 1.0}
 _TRAINING = {"private_clip": 1.0, "lr": 0.03}
 SIZES = {
-    "120 images": Size(120, {**TASKS["MNIST"], "rounds": 100}, {"upload": _UPLOAD, "training": _TRAINING}, seeds=5),
+    "120 images": Size(
+        120,
+        {**TASKS["MNIST"], "rounds": 100},
+        {
+            **dict.fromkeys(ALONE, _RATE),
+            "upload": {"method": {"kd": 0.3}, **_UPLOAD, "private_uploads": 1, **_RATE},
+            "training": _TRAINING,
+        },
+        seeds=5,
+    ),
     "6,000 images": Size(
         6000,
         {**TASKS["MNIST"], "rounds": 10, "batch_size": 128},
-        {"upload": _UPLOAD, "training": _TRAINING | {"batch_size": 256}},
+        {
+            "upload": {"method": {"kd": 0.1}, **_UPLOAD, "private_uploads": 5},
+            "training": _TRAINING | {"batch_size": 256},
+        },
     ),
 }
 """Sizes by name. Settings of rows were chosen by validation accuracy, seeds from 1000 on: `choose_settings.py` in
 benchmarks."""
-_QUICK = {"100 samples": Size(100, {"data": "digits", "rounds": 30}, {"upload": _UPLOAD, "training": _TRAINING})}
+_QUICK = {
+    "100 samples": Size(
+        100,
+        {"data": "digits", "rounds": 30},
+        {"upload": {"method": {"kd": 0.1}, **_UPLOAD, "private_uploads": 5}, "training": _TRAINING},
+    )
+}
 
 
 def _cells(scale: Scale) -> list[Cell]:
