@@ -27,7 +27,8 @@ _NONE = "none"
 class Size:
     """How many samples each learner has, how runs of this size train, and with how many seeds.
 
-    settings: of all rows. rows: of one row, in addition; of the mechanisms, only where uploads are private.
+    settings: of all rows. rows: of one row, in addition; of the mechanisms, only where uploads are private. seeds: of
+    all rows that do not have their own.
     """
 
     samples: int
@@ -60,8 +61,9 @@ SIZES = {
         6000,
         {**TASKS["MNIST"], "rounds": 10, "batch_size": 128},
         {
-            "upload": {"method": {"kd": 0.1}, **_UPLOAD, "private_uploads": 5},
-            "training": _TRAINING | {"batch_size": 256},
+            **dict.fromkeys(ALONE, _RATE),
+            "upload": {"method": {"kd": 0.1}, **_UPLOAD, "private_uploads": 5, **_RATE},
+            "training": {**_TRAINING, "batch_size": 256, "seeds": 2},
         },
     ),
 }
@@ -95,7 +97,8 @@ def _cell(scale: Scale, name: str, size: Size, row: str, epsilon: float | None) 
     if row in MECHANISMS and epsilon is not None:
         own |= {"private": row, "epsilon": epsilon, "delta": DELTA}
     label = "" if row in ALONE else _NONE if epsilon is None else f"{epsilon:g}"
-    settings = {**size.common, **scale.settings(size.seeds), **own, "method": method}
+    seeds = own.pop("seeds", size.seeds)
+    settings = {**size.common, **scale.settings(seeds), **own, "method": method}
     return Cell({"size": name, "mechanism": row, "epsilon": label}, settings)
 
 
