@@ -51,7 +51,7 @@ def privacy_upload(seeds: int) -> Iterator[Job]:
 
 
 def privacy_training(seeds: int) -> Iterator[Job]:
-    rates = {"sgd": (0.1, 0.5, 2.0), "adam": (3e-3, 0.01, 0.03)}
+    rates = {"sgd": (0.1, 0.5, 2.0), "adam": (3e-3, 0.01, 0.03, 0.1)}
     for size, optimizer in product(SIZES, rates):
         batch = SIZES[size].rows["training"].get("batch_size", 32)
         for lr in rates[optimizer]:

@@ -74,7 +74,7 @@ def train(name: str, model: nn.Module, peer: Peer | None = None) -> float:
             optimizer.step()
         if peer:
             peer.share([(inputs, targets)])
-            peer.refresh(wait=30)  # until the others have shared this round, too
+            peer.refresh(wait=120)  # until the others have shared this round, too
     correct = model(torch.from_numpy(data.test_inputs)).argmax(1) == torch.from_numpy(data.test_targets)
     return float(100 * correct.float().mean())
 

@@ -6,17 +6,20 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from consilience import simulate
 from consilience.cli.member import _describe_privacy
 from consilience.config.config import make_config
-from consilience.data import load
+from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SECRET, SIMULATED
@@ -65,12 +68,18 @@ def bodies(peer: Peer | FederatedTrainer) -> list[dict[str, np.ndarray]]:
     return seen
 
 
+def digits(samples: int, own: float | None = None) -> Dataset:
+    """own: the epsilon of every digit 3, if these have one of their own."""
+    data = load("digits", train=samples, test=30)
+    return data if own is None else replace(data, sample_epsilons=np.where(data.targets == 3, own, np.inf))
+
+
 @contextlib.contextmanager
 def trainer_in(
-    folder: Path, method: str, privacy: PrivacySettings, samples: int = 60
+    folder: Path, method: str, privacy: PrivacySettings, samples: int = 60, own: float | None = None
 ) -> Iterator[tuple[FederatedTrainer, Path]]:
-    """The trainer of `consilience join` in a federation of its own, and its folder."""
-    data = load("digits", train=samples, test=30)
+    """The trainer of `consilience join` in a federation of its own, and its folder; own: epsilon of the digit 3."""
+    data = digits(samples, own)
     charter, starts = create_charter(
         "one", {"name": method}, TaskShape(data.shape, data.classes), ["mlp"], seed=5, rules=AT_ONCE, privacy=privacy
     )
@@ -90,13 +99,13 @@ def trainer_in(
 
 
 @contextlib.contextmanager
-def refusing(status: int, body: bytes) -> Iterator[tuple[str, set[bytes]]]:
-    """A server that reads every request to its end, and answers it so; its address, and the different bodies."""
-    read: set[bytes] = set()
+def refusing(status: int, body: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that reads every request to its end, and answers it so; its address, and the bodies it has read."""
+    read: list[bytes] = []
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
-            read.add(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            read.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -214,8 +223,8 @@ def test_an_upload_that_was_never_sent_costs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [(429, b""), (503, b""), (507, b""), (401, b'{"code": "expired", "message": "old"}')]
 )
-def test_an_upload_that_was_read_and_refused_for_now_is_counted(status: int, code: bytes, tmp_path: Path) -> None:
-    """Whoever stands in the way reads every upload, and would otherwise get any number of them for one."""
+def test_an_upload_that_was_read_and_refused_for_now_is_sent_again(status: int, code: bytes, tmp_path: Path) -> None:
+    """Whoever stands in the way reads every upload: a new one each time would spend the budget on nothing."""
     with (
         federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private(uploads=3)) as made,
         serving(made.store) as relay,
@@ -227,8 +236,12 @@ def test_an_upload_that_was_read_and_refused_for_now_is_counted(status: int, cod
         for _ in range(6):
             peer.connection.backoff.succeeded()  # no time to wait
             peer.share(model, loader)
-        assert 0 < len(read) <= peer.connection.state.spent["uploads"] == 3
-        assert peer.privacy_spent == pytest.approx(4.0)
+        assert len(read) > 1 and len(set(read)) == 1, "the same bytes each time"
+        assert peer.connection.state.spent["uploads"] == 1 and 0 < peer.privacy_spent < 4.0
+        peer.connection.client.url = relay.url
+        peer.connection.backoff.succeeded()
+        assert peer.share(model, loader) and peer.connection.state.spent["uploads"] == 2
+        assert made.round_of(0) == 7, "of the upload that waited, and of the one that followed it"
 
 
 def test_error_feedback_sees_noised_values_alone(tmp_path: Path) -> None:
@@ -309,6 +322,22 @@ def test_the_trainer_of_join_has_noise_that_nobody_can_compute(kind: str, tmp_pa
     assert sent[0].shape == sent[1].shape and (sent[0] != sent[1]).mean() > 0.5
 
 
+@pytest.mark.parametrize("own", [None, 1.0, 0.0])
+def test_samples_with_a_budget_of_their_own_give_the_simulator_s_results(
+    own: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the simulator's noise, `consilience join` draws the samples that the simulator draws."""
+    monkeypatch.setattr("consilience.peer.member_role.SECRET", SIMULATED)
+    with trainer_in(tmp_path, "fedavg", private(kind="training"), own=own) as (trainer, _):
+        results = [trainer.run_round() for _ in range(3)]
+    budget: Any = {"private": "training", "epsilon": 4.0, "private_clip": 1.0, "private_uploads": 3}
+    result = simulate(data=digits(60, own), method="fedavg", learners=1, rounds=3, seed=5, model="mlp", **budget)
+    assert [each.losses["cross_entropy"] for each in results] == result.history["loss.cross_entropy"][:, 0, 0].tolist()
+    spent = result.summary()["privacy"].get("sample_epsilons", [])
+    assert [each["epsilon"] for each in spent] == ([] if own is None else [own])
+    assert [each["spent"] for each in spent] == pytest.approx([] if own is None else [own], abs=0.05)
+
+
 def test_join_says_what_is_promised(tmp_path: Path) -> None:
     with trainer_in(tmp_path, "fedproto", private(uploads=5)) as (trainer, _):
         said = _describe_privacy(trainer)
@@ -326,6 +355,9 @@ def test_a_charter_for_what_cannot_be_private_is_refused(tmp_path: Path) -> None
         federation(tmp_path, PROTOTYPES, privacy=private(kind="fixed-encoder")),
     ):
         pass
+    task = TaskShape((4,), 3, learners=3, public=np.zeros((6, 4), dtype=np.float32))
+    with pytest.raises(ConfigurationError, match="learner 1 has several roles"):
+        create_charter("roles", {"name": "flesd"}, task, ["mlp"], privacy=private(kind="training"))
 
 
 def test_steps_are_counted_before_the_model_is_saved(tmp_path: Path) -> None:

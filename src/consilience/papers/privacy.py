@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
+from consilience.papers.thesis.formats import format_accuracy, format_difference
 from consilience.papers.thesis.published import TASKS
+from consilience.presentation.gains import by_seed
+from consilience.presentation.paired import paired_difference
 
 EPSILONS: tuple[float | None, ...] = (1.0, 2.0, 4.0, 8.0, None)
 """Budgets over the whole training; None is no noise at all."""
@@ -17,19 +20,21 @@ MECHANISMS = {"upload": "federated-distillation", "training": "fedavg"}
 ALONE = {"alone": "independent", "alone, self-distillation": "self-distillation"}
 """Learning alone, and its control: a learner that is pulled to its own class means, without partners."""
 LEARNERS = 10
-_SEEDS, _NONE = 3, "none"
+_NONE = "none"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many samples each learner has, and how runs of this size train.
+    """How many samples each learner has, how runs of this size train, and with how many seeds.
 
-    settings: of all rows. rows: of one row, in addition; of the mechanisms, only where uploads are private.
+    settings: of all rows. rows: of one row, in addition; of the mechanisms, only where uploads are private. seeds: of
+    all rows that do not have their own.
     """
 
     samples: int
     settings: Mapping[str, Any]
     rows: Mapping[str, Mapping[str, Any]]
+    seeds: int = 3
 
     @property
     def common(self) -> dict[str, Any]:
@@ -38,19 +43,39 @@ class Size:
         return {**self.settings, **of_size}
 
 
-_UPLOAD = {"method": {"kd": 0.1}, "private_clip": 1.0, "private_uploads": 5}
+_RATE = {"lr": 3e-3}
+_UPLOAD = {"private_clip": 1.0}
 _TRAINING = {"private_clip": 1.0, "lr": 0.03}
 SIZES = {
-    "120 images": Size(120, {**TASKS["MNIST"], "rounds": 100}, {"upload": _UPLOAD, "training": _TRAINING}),
+    "120 images": Size(
+        120,
+        {**TASKS["MNIST"], "rounds": 100},
+        {
+            **dict.fromkeys(ALONE, _RATE),
+            "upload": {"method": {"kd": 0.3}, **_UPLOAD, "private_uploads": 1, **_RATE},
+            "training": _TRAINING,
+        },
+        seeds=5,
+    ),
     "6,000 images": Size(
         6000,
         {**TASKS["MNIST"], "rounds": 10, "batch_size": 128},
-        {"upload": _UPLOAD, "training": _TRAINING | {"batch_size": 256}},
+        {
+            **dict.fromkeys(ALONE, _RATE),
+            "upload": {"method": {"kd": 0.1}, **_UPLOAD, "private_uploads": 5, **_RATE},
+            "training": {**_TRAINING, "batch_size": 256, "seeds": 2},
+        },
     ),
 }
 """Sizes by name. Settings of rows were chosen by validation accuracy, seeds from 1000 on: `choose_settings.py` in
 benchmarks."""
-_QUICK = {"100 samples": Size(100, {"data": "digits", "rounds": 30}, {"upload": _UPLOAD, "training": _TRAINING})}
+_QUICK = {
+    "100 samples": Size(
+        100,
+        {"data": "digits", "rounds": 30},
+        {"upload": {"method": {"kd": 0.1}, **_UPLOAD, "private_uploads": 5}, "training": _TRAINING},
+    )
+}
 
 
 def _cells(scale: Scale) -> list[Cell]:
@@ -72,59 +97,79 @@ def _cell(scale: Scale, name: str, size: Size, row: str, epsilon: float | None) 
     if row in MECHANISMS and epsilon is not None:
         own |= {"private": row, "epsilon": epsilon, "delta": DELTA}
     label = "" if row in ALONE else _NONE if epsilon is None else f"{epsilon:g}"
-    settings = {**size.common, **scale.settings(_SEEDS), **own, "method": method}
+    seeds = own.pop("seeds", size.seeds)
+    settings = {**size.common, **scale.settings(seeds), **own, "method": method}
     return Cell({"size": name, "mechanism": row, "epsilon": label}, settings)
 
 
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
-    """One table for each size, and what it says in a sentence for each mechanism."""
+    """For each size, accuracies, and differences to learning alone with what they say in a sentence."""
     sizes = dict.fromkeys(outcome.labels["size"] for outcome in outcomes)
-    return [_section(size, [o for o in outcomes if o.labels["size"] == size]) for size in sizes]
+    of_size = {size: [o for o in outcomes if o.labels["size"] == size] for size in sizes}
+    return [section for size, found in of_size.items() for section in (_accuracy(size, found), _above(size, found))]
 
 
-def _section(size: str, outcomes: Sequence[Outcome]) -> ResultSection:
+def _accuracy(size: str, outcomes: Sequence[Outcome]) -> ResultSection:
     first = outcomes[0].summary
-    alone = next((o for o in outcomes if o.labels["mechanism"] == "alone"), None)
-    lines: dict[str, dict[str, Any]] = {}
-    for outcome in outcomes:
-        name = outcome.labels["mechanism"]
-        column = {"": "accuracy", _NONE: "no noise"}.get(outcome.labels["epsilon"], "")
-        column = column or f"epsilon {outcome.labels['epsilon']}"
-        lines.setdefault(name, {"mechanism": name})[column] = _format(outcome)
-    pays = [smallest_that_pays(name, outcomes, alone) for name in MECHANISMS]
     text = (
         f"{first['learners']} learners with {size} each, {first['rounds']} rounds, {first['model']}, seeds: "
         f"{first['seeds']}, delta {DELTA:g} over the whole training. Mean accuracy over learners after the last round, "
         f"%, and its standard deviation over seeds. upload: federated distillation, noise on whole uploads, for a "
-        f"learner's whole data set. training: FedAvg, noise in every step, for single samples. " + " ".join(pays)
+        f"learner's whole data set. training: FedAvg, noise in every step, for single samples."
     )
-    name = f"privacy-{size.split()[0].replace(',', '')}"
-    return ResultSection(
-        f"{size} per learner: accuracy under differential privacy, %", text, list(lines.values()), name=name
-    )
+    lines: dict[str, dict[str, Any]] = {}
+    for each in outcomes:
+        line = lines.setdefault(each.labels["mechanism"], {"mechanism": each.labels["mechanism"]})
+        line[_column(each)] = format_accuracy(each)
+    heading = f"{size} per learner: accuracy under differential privacy, %"
+    return ResultSection(heading, text, list(lines.values()), name=f"privacy-{_name(size)}")
 
 
-def smallest_that_pays(mechanism: str, outcomes: Sequence[Outcome], alone: Outcome | None) -> str:
-    """A sentence: the smallest epsilon with which learners are more accurate than alone with every seed, if any is."""
+def _above(size: str, outcomes: Sequence[Outcome]) -> ResultSection:
+    """The differences of each mechanism to both ways of learning alone."""
+    lines = []
+    for mechanism in MECHANISMS:
+        ours = [o for o in outcomes if o.labels["mechanism"] == mechanism]
+        for row in ALONE:
+            base = _row(outcomes, row)
+            if ours and base is not None:
+                found = {_column(each): format_difference(each, base) for each in ours}
+                lines.append({"mechanism": mechanism, "compared with": row, **found})
+    text = " ".join(smallest_that_pays(mechanism, outcomes) for mechanism in MECHANISMS)
+    heading = f"{size} per learner: points above learning alone"
+    return ResultSection(heading, text, lines, name=f"privacy-{_name(size)}-above-alone")
+
+
+def smallest_that_pays(mechanism: str, outcomes: Sequence[Outcome]) -> str:
+    """A sentence: the smallest epsilon with which learners are clearly more accurate than alone, if any is."""
+    alone = _row(outcomes, "alone")
     if alone is None:
         return ""
-    known = {o.labels["epsilon"]: o for o in outcomes if o.labels["mechanism"] == mechanism}
-    base, seeds = alone.summary["accuracy"]["mean"], alone.summary["accuracy"]["by_seed"]
-    paying = [
-        float(epsilon)
-        for epsilon, outcome in known.items()
-        if epsilon != _NONE
-        and all(own > other for own, other in zip(outcome.summary["accuracy"]["by_seed"], seeds, strict=True))
-    ]
-    if paying:
-        return f"{mechanism}: the smallest epsilon tried with which sharing pays is {min(paying):g} ({base:.1f} alone)."
-    return f"{mechanism}: sharing pays with none of the budgets tried ({base:.1f} alone)."
+    ours = [o for o in outcomes if o.labels["mechanism"] == mechanism and o.labels["epsilon"] != _NONE]
+    differences = {
+        float(each.labels["epsilon"]): paired_difference(by_seed(each.summary), by_seed(alone.summary)) for each in ours
+    }
+    paying = {epsilon: found for epsilon, found in differences.items() if found and found.clear and found.mean > 0}
+    if not paying:
+        return f"{mechanism}: with none of the budgets tried are learners clearly more accurate than alone."
+    smallest = min(paying)
+    return (
+        f"{mechanism}: the smallest epsilon tried with which learners are clearly more accurate than alone is "
+        f"{smallest:g} ({paying[smallest].mean:+.1f} points, {paying[smallest].interval()})."
+    )
 
 
-def _format(outcome: Outcome) -> str:
-    found = outcome.summary["accuracy"]
-    spread = found.get("std_seeds")
-    return f"{found['mean']:.1f}" + (f" ± {spread:.1f}" if outcome.summary["seeds"] > 1 and spread is not None else "")
+def _row(outcomes: Sequence[Outcome], mechanism: str) -> Outcome | None:
+    return next((o for o in outcomes if o.labels["mechanism"] == mechanism), None)
+
+
+def _column(outcome: Outcome) -> str:
+    epsilon = outcome.labels["epsilon"]
+    return {"": "accuracy", _NONE: "no noise"}.get(epsilon, f"epsilon {epsilon}")
+
+
+def _name(size: str) -> str:
+    return size.split()[0].replace(",", "")
 
 
 PRIVACY = Reproduction(

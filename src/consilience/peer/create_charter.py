@@ -26,7 +26,7 @@ from consilience.optimizers import build_optimizer
 from consilience.peer.charter_means import MeanRules
 from consilience.simulation.setup.compatibility import check_roles
 from consilience.simulation.setup.participants import Model
-from consilience.simulation.setup.privacy import check_private
+from consilience.simulation.setup.privacy import check_private, refuse_several_roles
 from consilience.task import SINGLE_LABEL, Public, Target
 from consilience.user_code import absolute_name
 from consilience.validation import describe_error
@@ -94,6 +94,9 @@ def create_charter(
     _refuse_turns(chosen)
     _refuse_local_only(chosen)
     roles, public = _roles(chosen, task)
+    if privacy is not None:
+        acting = [number for number in range(task.learners) for _ in chosen.roles_of(number)]
+        refuse_several_roles(acting, privacy.private)
     learners = [_learner(role, model, task, public, privacy) for model in models for role in roles.values()]
     first: dict[str, Learner] = {}
     for learner in learners:

@@ -1,7 +1,8 @@
 """Uploads of a member: one at a time, saved before it is sent, sent until the relay acknowledges it.
 
 An upload that the relay may have received without acknowledging it is sent again, the same bytes, until the receipt is
-there; one that was never sent is replaced by the next round's.
+there; one that was never sent is replaced by the next round's. A private upload is sent again even if the relay has
+only refused it for now: somebody has read it, and another one would spend more of the budget.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Outbox:
     ) -> None:
         self._client, self._backoff, self._state, self._save = client, backoff, state, save
         self._channels, self._federation = charter.channels, charter.name
+        self._private = charter.privacy is not None
         self._unsaved = False
 
     @property
@@ -74,8 +76,8 @@ class Outbox:
             try:
                 receipt = self._client.upload(pending.round, pending.parts, pending.body, seconds_left(end))
             except RelayUnreachable as error:
-                pending.may_have_arrived = sent_before or error.may_have_arrived
                 pending.was_sent = read_before or error.was_sent
+                pending.may_have_arrived = sent_before or error.may_have_arrived or (self._private and pending.was_sent)
                 self._backoff.report(error)
             except RelayError as error:
                 refused = True

@@ -14,8 +14,9 @@ class PrivacyBudget:
     """Counts what a member has uploaded, and how many private steps were taken before.
 
     An upload is counted before it is sent, and its count is saved with it: a process that is killed spends too much at
-    worst, never too little. An upload that replaces one of which no byte was sent costs nothing; one that was sent and
-    refused for now has been read by somebody, and its replacement is another upload.
+    worst, never too little. An upload that replaces one of which no byte was sent costs nothing. One that was sent is
+    not replaced (see `Outbox`); if it were, as in a folder of an earlier version, it would count, since somebody may
+    have read it.
     """
 
     def __init__(
