@@ -3,80 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 
+from consilience.presentation.advice_numbers import AdviceNumbers
 from consilience.presentation.advice_sentences import sentences_of
 from consilience.presentation.advice_tables import learners_table, methods_table
 from consilience.presentation.notebook import tables_html
-from consilience.presentation.paired import Difference
 from consilience.presentation.tables import table_text
 from consilience.presentation.trial import (
     NEAR,
-    Effect,
-    LearnerGain,
     LeftOut,
     TrialAnswers,
     TrialSize,
-    Verdict,
     best_of_all,
     choose_by_others,
     difference,
     learner_gains,
-    surely_helped,
     verdict,
 )
 
 
-@dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
-class Advice:
+class Advice(AdviceNumbers):
     """Whether working together pays, for whom, and by which method: what a trial says, and its numbers.
 
     Printed, it is three sentences. All numbers are of held-out samples; nothing was measured on the data's test part.
     """
-
-    size: TrialSize
-    verdict: Verdict
-    gain: Difference
-    """Of own answers over learning alone, in points: the mean over learners, paired by seed."""
-    common_gain: Difference
-    """Of common answers over learning alone, on everybody's held-out samples."""
-    learners: tuple[LearnerGain, ...]
-    control: tuple[LearnerGain, ...]
-    """Learning alone with another order of batches, against learning alone: what differs by chance."""
-    method: str
-    """Of those within half a point of the best over all seeds, the one that sends least."""
-    chosen: tuple[str, ...]
-    """For each seed, the method that the others choose so; `gain` and `learners` are of its answers."""
-    alone: str
-    """The best way of learning alone over all seeds, which is compared with."""
-    answers: Mapping[str, TrialAnswers]
-    """Of every method that was run, the control among them."""
-    tried: tuple[str, ...]
-    """The methods of working together that were run."""
-    left_out: tuple[LeftOut, ...] = ()
-
-    @property
-    def helped(self) -> tuple[str, ...]:
-        """The learners that gain, beyond chance."""
-        return self._names("helped")
-
-    @property
-    def harmed(self) -> tuple[str, ...]:
-        """The learners that lose, beyond chance."""
-        return self._names("harmed")
-
-    @property
-    def not_clear(self) -> tuple[str, ...]:
-        """The learners of whom it cannot be told."""
-        return self._names("not clear")
-
-    @property
-    def for_some(self) -> bool:
-        """Whether it pays for some learners, though not clearly for all of them on average."""
-        return self.verdict != "yes" and bool(surely_helped(self.learners))
 
     @property
     def sentences(self) -> tuple[str, str, str]:
@@ -119,9 +73,6 @@ class Advice:
             "left_out": [asdict(each) for each in self.left_out],
             "trial": asdict(self.size),
         }
-
-    def _names(self, effect: Effect) -> tuple[str, ...]:
-        return tuple(each.name for each in self.learners if each.effect == effect)
 
 
 def make_advice(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from consilience.config.overrides import parse_method
 from consilience.kinds import ACCURACY, METRICS
+from consilience.presentation.advice_numbers import AdviceNumbers
 from consilience.presentation.message import joined
 from consilience.presentation.method_looks import spoken_name
 from consilience.presentation.score_words import in_words_of
@@ -14,18 +14,15 @@ from consilience.presentation.tables import format_bytes, method_label, plural
 from consilience.presentation.trial import WITH_ITSELF, LeftOut, best_of_all, difference
 from consilience.user_code import short_name
 
-if TYPE_CHECKING:
-    from consilience.presentation.advice import Advice
-
 _NAMED = 10  # learners that a sentence names; of more it says how many
 
 
-def sentences_of(advice: Advice) -> tuple[str, str, str]:
+def sentences_of(advice: AdviceNumbers) -> tuple[str, str, str]:
     """Whether it pays, for whom, and by which method."""
     return _whether(advice), _whom(advice), _which(advice)
 
 
-def way_alone(advice: Advice) -> str:
+def way_alone(advice: AdviceNumbers) -> str:
     """How learners learn alone in the way that is compared with: "alone", or what is added to it."""
     first, second, *_ = advice.answers
     way, itself, _ = advice.alone.partition(WITH_ITSELF)
@@ -50,7 +47,7 @@ def spoken(name: str) -> str:
 # -- whether -----------------------------------------------------------------------------------------------------------
 
 
-def _whether(advice: Advice) -> str:
+def _whether(advice: AdviceNumbers) -> str:
     """Whether working together pays, and by how much."""
     gain = advice.gain
     size = _than(gain.mean, advice.size.metric)
@@ -60,7 +57,7 @@ def _whether(advice: Advice) -> str:
     )
 
 
-def _opening(advice: Advice) -> str:
+def _opening(advice: AdviceNumbers) -> str:
     data = advice.size.data
     if advice.verdict == "yes" and advice.harmed:
         return f"Yes, working together pays on {data}, but not for every learner"
@@ -82,7 +79,7 @@ def _than(gain: float, metric: str) -> str:
     return in_words_of(METRICS[metric], f"{size} points {'more' if gain > 0 else 'less'} accurate than")
 
 
-def _compared(advice: Advice) -> str:
+def _compared(advice: AdviceNumbers) -> str:
     """The method whose answers are compared; where seeds differ, the two or more that they choose."""
     chosen = list(dict.fromkeys(advice.chosen))
     if len(chosen) == 1:
@@ -91,7 +88,7 @@ def _compared(advice: Advice) -> str:
     return f"{', '.join(map(spoken, others))} or {spoken(last)} (for each seed, the one that the other seeds choose)"
 
 
-def _reason(advice: Advice) -> str:
+def _reason(advice: AdviceNumbers) -> str:
     """Why it is not clear, or what is excluded."""
     gain, worth = advice.gain, points(advice.size.worth)
     if advice.verdict == "yes":
@@ -103,7 +100,7 @@ def _reason(advice: Advice) -> str:
     return f", which allows for no gain and for one of {worth}: more samples would tell"
 
 
-def _on_everybodys(advice: Advice) -> str:
+def _on_everybodys(advice: AdviceNumbers) -> str:
     """The common answers, where they gain more on everybody's samples than own answers do on each learner's."""
     common = advice.common_gain
     if not common.clear or common.mean < advice.gain.mean + advice.size.worth:
@@ -120,7 +117,7 @@ def _on_everybodys(advice: Advice) -> str:
 # -- for whom ----------------------------------------------------------------------------------------------------------
 
 
-def _whom(advice: Advice) -> str:
+def _whom(advice: AdviceNumbers) -> str:
     """How many learners are helped and harmed, which ones, and how many by chance."""
     count, control = len(advice.learners), advice.control
     unclear = advice.not_clear
@@ -158,7 +155,7 @@ def _named(names: Sequence[str], learners: int) -> str:
 # -- by which method ---------------------------------------------------------------------------------------------------
 
 
-def _which(advice: Advice) -> str:
+def _which(advice: AdviceNumbers) -> str:
     """The method, its bytes, and how sure that is."""
     best, size = advice.answers[advice.method], advice.size
     advised = {"yes": "Use", "not clear": "If you try it, use", "no": "If you work together all the same, use"}
@@ -172,7 +169,7 @@ def _which(advice: Advice) -> str:
     )
 
 
-def _sure(advice: Advice) -> str:
+def _sure(advice: AdviceNumbers) -> str:
     """How often the other seeds choose the method, and how far it is from the most accurate of the other methods."""
     others = [advice.answers[name] for name in advice.tried if name != advice.method]
     if not others:
@@ -187,7 +184,7 @@ def _sure(advice: Advice) -> str:
     )
 
 
-def _left_out(advice: Advice) -> str:
+def _left_out(advice: AdviceNumbers) -> str:
     if not advice.left_out:
         return ""
     each = [f"{spoken(left.method)} {_why(left)}" for left in advice.left_out]

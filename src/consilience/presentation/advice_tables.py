@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.table import Table
 
 from consilience.config.overrides import parse_method
 from consilience.kinds import METRICS
+from consilience.presentation.advice_numbers import AdviceNumbers
 from consilience.presentation.advice_sentences import points, way_alone
 from consilience.presentation.score_words import metric_headings
 from consilience.presentation.tables import format_bytes, method_label, new_table, plural
 from consilience.presentation.trial import difference
 from consilience.user_code import short_name
-
-if TYPE_CHECKING:
-    from consilience.presentation.advice import Advice
 
 _CAPTION = (
     "On samples that learners held out, in percent. Own: a learner's own answer to its own samples; common: the common "
@@ -29,7 +25,7 @@ _LEARNERS_CAPTION = (
 )
 
 
-def methods_table(advice: Advice) -> Table:
+def methods_table(advice: AdviceNumbers) -> Table:
     """Of each method that was run its answers, its gain over learning alone, and its bytes."""
     size, alone = advice.size, advice.answers[advice.alone]
     title = f"{size.data}: {plural(len(size.learners), 'learner')}, {size.rounds} rounds, {plural(size.seeds, 'seed')}"
@@ -47,7 +43,7 @@ def methods_table(advice: Advice) -> Table:
     return table
 
 
-def learners_table(advice: Advice) -> Table:
+def learners_table(advice: AdviceNumbers) -> Table:
     """Of each learner its answers alone and together, and what differs by chance."""
     table = new_table("Each learner", _LEARNERS_CAPTION.format(worth=points(advice.size.worth)))
     table.add_column("learner")
