@@ -20,7 +20,7 @@ from consilience.method import Method
 from consilience.models import SplitModel
 from consilience.models.frozen import frozen_names
 from consilience.objectives import Objective
-from consilience.peer.called_model import layer_name, split_model
+from consilience.peer.called_model import layer_name, own_module, split_model
 from consilience.peer.connection import FederationConnection
 from consilience.peer.loop_targets import check_targets
 from consilience.peer.member_method import check_charter_channels
@@ -52,6 +52,7 @@ class ExchangeContext:
 
     def use_model(self, model: nn.Module, layer: str | None = None) -> None:
         """Use this model from now on; refused where its channels are not the federation's. layer: its classifier."""
+        model = own_module(model)
         if self.model is None or (model is not self.model and model is not self._given):
             split = split_model(model, layer)
             task = replace(_task_of(split), target=self.charter.predicted)

@@ -40,7 +40,7 @@ class ForwardRecord:
         self.layer, self.name, self.paused = layer, name, False
         self.newest: tuple[Tensor, Tensor, set[str]] | None = None
         """What the layer read and returned, and the calls that have used it."""
-        self._served = False
+        self._served = self._closed = False
         self._handle = layer.register_forward_hook(_Hook(self), with_kwargs=True)
         _RECORDS.add(self)
 
@@ -63,9 +63,12 @@ class ForwardRecord:
     def close(self) -> None:
         """Remove the hook."""
         self.drop()
+        self._closed = True
         self._handle.remove()
 
     def _nothing(self, call: str) -> str:
+        if self._closed:
+            return f"peer.{call}(targets) was called after peer.close(); join again, and use what that returns"
         if self.newest is not None or self._served:
             return (
                 f"peer.{call}(targets) was called twice after one forward pass of your model; call the model before "
@@ -74,7 +77,8 @@ class ForwardRecord:
         return (
             f"peer.{call}(targets) uses your model's last forward pass with gradients, and there was none since the "
             f"last {call}: the layer {self.name!r} was not called. Call the model before {call}, outside of "
-            f"torch.no_grad(); if another layer computes the logits, name it, consilience.join(..., layer=...)"
+            f"torch.no_grad(); if another layer computes the logits, name it, consilience.join(..., layer=...); if the "
+            f"model was compiled and called before join, compile it again after join, with torch.compiler.reset()"
         )
 
     def _other_rows(self, call: str, features: tuple[int, ...], targets: tuple[int, ...]) -> str:

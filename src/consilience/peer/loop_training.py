@@ -12,7 +12,7 @@ from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.peer.batches import Loader, Unpack, read_inputs
-from consilience.peer.called_model import CalledModel, called_as_trained
+from consilience.peer.called_model import CalledModel, called_as_trained, own_module
 from consilience.peer.connection import FederationConnection
 from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.forward_record import ForwardRecord, not_recorded
@@ -50,6 +50,7 @@ class LoopTraining:
         self.model, self._layer, self._unpack = model, layer, unpack
         self._called: CalledModel | None = None
         if model is not None:
+            self.model = model = own_module(model)
             self._context.use_model(model, layer)
             self._called = called_as_trained(model, self._context.require_model(), unpack)
         elif layer is not None:
