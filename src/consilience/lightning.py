@@ -130,7 +130,7 @@ class ConsilienceCallback(Callback):
 
 def _restore_training_step(module: LightningModule, of_instance: Callable[..., Any] | None) -> None:
     """of_instance: a training step that is not its class's, as a compiled module has."""
-    vars(module).pop("training_step")
+    vars(module).pop("training_step", None)
     if of_instance is not None:
         module.training_step = of_instance  # type: ignore[method-assign]
 
