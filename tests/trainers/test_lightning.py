@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,37 @@ def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
         assert found[precision][1] == pytest.approx(found["32-true"][1], rel=0.2) and found[precision][1] > 0
 
 
+def test_a_compiled_module_gets_its_own_training_step_back(tmp_path: Path) -> None:
+    found = []
+    for compiled in (False, True):
+        with served(tmp_path / str(compiled), SHARING) as place:
+            module = Mine()
+            peer = join(place, module)
+            given = torch.compile(module, backend="eager") if compiled else module
+            fit(given, of(batches(0)), ConsilienceCallback(peer))  # type: ignore[arg-type]
+        found.append((flat(module), peer.round))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1] == 3 and "training_step" not in vars(module)  # Lightning takes it back too
+    step = module.training_step = functools.partial(Mine.training_step, module)  # type: ignore[method-assign]
+    with served(tmp_path / "partial", SHARING) as place:
+        fit(module, of(batches(0)), ConsilienceCallback(join(place, module)), epochs=1)
+    assert module.training_step is step
+
+
 # --- what is shared, and when
+
+
+def test_workers_that_the_training_keeps_are_left_to_it(tmp_path: Path) -> None:
+    found = []
+    for kept in (False, True):
+        with served(tmp_path / str(kept), SHARING) as place:
+            module = Mine()
+            peer = join(place, module)
+            loader = DataLoader(of(batches(0)).dataset, 8, num_workers=int(kept), persistent_workers=kept)
+            fit(module, loader, ConsilienceCallback(peer), epochs=2)  # the untrained model is shared, too
+            assert peer.round == 2
+            found.append(flat(module))
+    assert torch.equal(*found)
 
 
 def test_uploads_have_the_samples_that_the_trainer_takes_or_those_of_the_loader(tmp_path: Path) -> None:
