@@ -1,4 +1,4 @@
-"""A model in a wrapper: compiled, or of torch.nn.parallel with one copy it is as the module itself; several are refused."""
+"""A model in a wrapper, compiled or of torch.nn.parallel: one copy is as the module itself, several are refused."""
 
 from __future__ import annotations
 
