@@ -61,7 +61,8 @@ class ConsilienceCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let the optimizer hold the peer's modules, and let training_step return the penalty too."""
-        optimizer = _only_optimizer(trainer)
+        optimizer = trainer.optimizers[0]
+        _refuse_no_optimizer(optimizer, pl_module)
         # In a group that is there already: schedulers have counted them. A checkpoint is restored after this.
         optimizer.param_groups[-1]["params"].extend(self._epochs.missing_parameters(optimizer))
         self._wrap_training_step(pl_module)
@@ -182,13 +183,12 @@ def _refuse_no_forward(model: nn.Module | None) -> None:
         )
 
 
-def _only_optimizer(trainer: Trainer) -> Optimizer:
-    if len(trainer.optimizers) != 1:
+def _refuse_no_optimizer(optimizer: Optimizer, module: LightningModule) -> None:
+    if not optimizer.param_groups:  # Lightning has one of its own in the place of none
         raise ConfigurationError(
-            f"the module has {len(trainer.optimizers)} optimizers, and ConsilienceCallback trains with one; return one "
-            f"in configure_optimizers"
+            f"configure_optimizers of {type(module).__name__} returned no optimizer, and ConsilienceCallback trains "
+            f"with one; return one, or leave the callback out"
         )
-    return trainer.optimizers[0]
 
 
 def _refuse_manual_optimization(module: LightningModule) -> None:

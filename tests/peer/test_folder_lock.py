@@ -75,7 +75,7 @@ def test_a_closed_peer_is_refused_and_writes_nothing(served: tuple[Founded, str]
         assert again.share(loader) and again.round == 2
         saved = (made.folder / "peer-0" / "peer" / "state.json").read_bytes()
         said = r"'m0' in federation 'small' is closed, .*join again, and use what that returns"
-        for call in (peer.refresh, lambda: peer.share(loader), lambda: peer.introduce(loader)):
+        for call in (peer.refresh, lambda: peer.share(loader)):
             with pytest.raises(ConfigurationError, match=said):
                 call()
         model(loader[0][0])
