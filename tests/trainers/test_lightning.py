@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -125,7 +125,7 @@ def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
 def test_a_training_step_of_the_instance_is_given_back(tmp_path: Path) -> None:
     """A compiled module has one, as an attribute of its own."""
     module = Mine()
-    step = module.training_step = functools.partial(Mine.training_step, module)  # type: ignore[method-assign]
+    step = module.training_step = MethodType(Mine.training_step, module)  # type: ignore[method-assign]
     with served(tmp_path, SHARING) as place:
         peer = join(place, module)
         fit(module, of(batches(0)), ConsilienceCallback(peer), epochs=1)
