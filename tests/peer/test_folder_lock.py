@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,7 +75,8 @@ def test_a_closed_peer_is_refused_and_writes_nothing(served: tuple[Founded, str]
         assert again.share(loader) and again.round == 2
         saved = (made.folder / "peer-0" / "peer" / "state.json").read_bytes()
         said = r"'m0' in federation 'small' is closed, .*join again, and use what that returns"
-        for call in (peer.refresh, lambda: peer.share(loader)):
+        calls: list[Callable[[], bool]] = [peer.refresh, lambda: peer.share(loader)]
+        for call in calls:
             with pytest.raises(ConfigurationError, match=said):
                 call()
         model(loader[0][0])

@@ -200,8 +200,8 @@ def test_targets_of_a_batch_that_do_not_fit_are_refused(tmp_path: Path) -> None:
                 model(inputs)
                 with pytest.raises(ConfigurationError, match=rf"{call} .*{said}"):
                     getattr(peer, call)(wrong)
-        found = []
-        for given in (targets, targets.tolist(), targets.numpy()):
+        found, forms = [], list[Any]([targets, targets.tolist(), targets.numpy()])
+        for given in forms:
             torch.manual_seed(7)  # of dropout
             model(inputs)
             found.append(peer.loss(given).item())
