@@ -51,10 +51,10 @@ def lightning_module(data: TensorDataset, test: Tensor, url: str) -> tuple[Any, 
             return torch.optim.Adam(self.parameters(), lr=1e-3)
 
     module = Digits()
-    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet: dict[str, Any] = {f"enable_{what}": False for what in ("checkpointing", "progress_bar", "model_summary")}
     peer = join(url, model=module.network)  # 1
     trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=EPOCHS, callbacks=[ConsilienceCallback(peer)], **quiet
+        accelerator="cpu", max_epochs=EPOCHS, logger=False, callbacks=[ConsilienceCallback(peer)], **quiet
     )  # 2
     trainer.fit(module, DataLoader(data, BATCH, shuffle=True))
     return peer, module.network(test)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from consilience.errors import ConfigurationError
 from consilience.extras import install_command
@@ -44,6 +47,7 @@ class ConsilienceCallback(Callback):
     ) -> None:
         self.peer = peer
         self._epochs = FederatedEpochs(peer, EpochSettings(every, loss, wait, loader))
+        self._wrapped = ExitStack()  # gives the module its own training step back
 
     # -- fit ---------------------------------------------------------------------------------------------------------
 
@@ -53,10 +57,12 @@ class ConsilienceCallback(Callback):
             _refuse_several_processes(trainer)
             _refuse_manual_optimization(pl_module)
             self._epochs.refuse_other_model(pl_module)
+            _refuse_no_forward(self.peer.model)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let the optimizer hold the peer's modules, and let training_step return the penalty too."""
         optimizer = trainer.optimizers[0]
+        _refuse_no_optimizer(optimizer, pl_module)
         # In a group that is there already: schedulers have counted them. A checkpoint is restored after this.
         optimizer.param_groups[-1]["params"].extend(self._epochs.missing_parameters(optimizer))
         self._wrap_training_step(pl_module)
@@ -83,11 +89,11 @@ class ConsilienceCallback(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the module its own training step back."""
-        _restore_training_step(pl_module)
+        self._wrapped.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Give the module its own training step back; the peer's folder has every upload that was made."""
-        _restore_training_step(pl_module)
+        self._wrapped.close()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -113,6 +119,7 @@ class ConsilienceCallback(Callback):
                 return {**result, "loss": self._loss(module, batch, result["loss"])}
             return self._loss(module, batch, result)
 
+        self._wrapped.callback(_restore_training_step, module, vars(module).get("training_step"))
         module.training_step = training_step  # type: ignore[method-assign]
 
     def _loss(self, module: LightningModule, batch: Any, own: Tensor) -> Tensor:
@@ -122,8 +129,11 @@ class ConsilienceCallback(Callback):
         return loss + penalty
 
 
-def _restore_training_step(module: LightningModule) -> None:
-    module.__dict__.pop("training_step", None)
+def _restore_training_step(module: LightningModule, of_instance: Callable[..., Any] | None) -> None:
+    """of_instance: a training step that is not its class's, as a compiled module has."""
+    vars(module).pop("training_step", None)
+    if of_instance is not None:
+        module.training_step = of_instance  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -141,14 +151,11 @@ class _TrainingBatches:
         limit = self.trainer.num_training_batches
         if isinstance(loader, Mapping | list | tuple):
             raise ConfigurationError(
-                f"the trainer has {len(loader)} training dataloaders, and it is not clear which one to share; give it: "
-                f"ConsilienceCallback(peer, loader=...)"
+                f"the training dataloaders are a {type(loader).__name__} of {len(loader)}, and it is not clear which "
+                f"one to share; give it: ConsilienceCallback(peer, loader=...)"
             )
         if self.in_use and getattr(loader, "persistent_workers", False):
-            raise ConfigurationError(
-                "the training dataloader keeps its workers (persistent_workers=True), and cannot be read once more "
-                "before the first epoch; give another one: ConsilienceCallback(peer, loader=...)"
-            )
+            loader = _with_other_workers(loader)
         for batch in loader if limit == float("inf") else islice(loader, int(limit)):
             yield self.trainer.strategy.batch_to_device(batch)
 
@@ -158,6 +165,29 @@ def _refuse_several_processes(trainer: Trainer) -> None:
         raise ConfigurationError(
             f"the trainer runs {trainer.world_size} processes, and a member is one process; use Trainer(devices=1, "
             f"num_nodes=1), or let each process join as a member of its own"
+        )
+
+
+def _with_other_workers(loader: Any) -> Any:
+    """A loader of the same batches: one that keeps its workers cannot be read twice at a time."""
+    other = copy(loader)
+    vars(other).update(_iterator=None, persistent_workers=False)
+    return other
+
+
+def _refuse_no_forward(model: nn.Module | None) -> None:
+    if isinstance(model, LightningModule) and type(model).forward is LightningModule.forward:
+        raise ConfigurationError(
+            f"{type(model).__name__} has no forward, and share calls the model given to join on your training data; "
+            f"give join the network inside it, consilience.join(url, model=module.network), or write its forward"
+        )
+
+
+def _refuse_no_optimizer(optimizer: Optimizer, module: LightningModule) -> None:
+    if not optimizer.param_groups:  # Lightning has one of its own in the place of none
+        raise ConfigurationError(
+            f"configure_optimizers of {type(module).__name__} returned no optimizer, and ConsilienceCallback trains "
+            f"with one; return one, or leave the callback out"
         )
 
 

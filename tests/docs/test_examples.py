@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -18,6 +19,8 @@ COVERED = (
     "download_only",
     "federated_lora",
     "four_trainers",
+    "hugging_face_clinics",
+    "lightning_wards",
     "mixed_architectures",
     "new_exchange",
     "numpy_member",
@@ -26,8 +29,10 @@ COVERED = (
     "two_hospitals",
 )
 LINES = 150
-MARKED = re.compile(r"  # (\d)(?:, .*)?$", flags=re.MULTILINE)
+MARKED = re.compile(r"  # (\d)(?:, .*)?$")
 """A line that a user adds or changes, and its number."""
+FEDERATED = {"join", "join_arrays", "peer", "ConsilienceCallback", "ConsilienceTrainer"}
+"""Names that code has only where it takes part in a federation."""
 WARNS = {"federated_lora": ["-W", "ignore::FutureWarning"]}
 """peft calls what transformers will drop."""
 
@@ -161,13 +166,21 @@ def test_wards_without_torch_learn_digits_that_they_lack(tmp_path: Path, name: s
         assert together > least and lacking_together > least
 
 
+def federated_statements(function: str) -> list[str]:
+    """The numbers behind all statements of a function in which something of a federation is named."""
+    text = (EXAMPLES / "four_trainers.py").read_text(encoding="utf-8")
+    (found,) = (each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef) and each.name == function)
+    simple = [each for each in ast.walk(found) if isinstance(each, ast.Assign | ast.AugAssign | ast.Expr)]
+    named = [each for each in simple if {n.id for n in ast.walk(each) if isinstance(n, ast.Name)} & FEDERATED]
+    marks = [MARKED.search(text.splitlines()[(each.end_lineno or 0) - 1]) for each in named]
+    assert None not in marks  # no such statement without a number
+    return sorted(mark[1] for mark in marks if mark)
+
+
 def test_four_trainers_change_three_lines_and_learn_from_each_other(tmp_path: Path) -> None:
     pytest.importorskip("lightning"), pytest.importorskip("transformers")
     members = ["lightning_module", "hugging_face", "plain_torch", "scikit_learn"]
-    text = (EXAMPLES / "four_trainers.py").read_text(encoding="utf-8")
-    bodies = {part.split("(")[0]: part for part in text.split("\ndef ")[1:]}
-    assert [MARKED.findall(bodies[name]) for name in members] == [["1", "2"], ["1", "2"], list("123"), list("123")]
-    assert "join" not in MARKED.sub("", "".join(bodies.values())).replace("join_arrays", "")  # no line without a mark
+    assert [federated_statements(name) for name in members] == [list("12"), list("12"), list("123"), list("123")]
     _, *rows = output("four_trainers", tmp_path)
     assert [row.split()[0] for row in rows] == members
     gains = []
@@ -179,3 +192,24 @@ def test_four_trainers_change_three_lines_and_learn_from_each_other(tmp_path: Pa
         assert 4 * 0.44 < sent < 50
         gains.append(gain)
     assert sum(gains) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "members", "least"),
+    [
+        # 40 epochs, of two channels of 10 x 64 features and 10 counts, 4 bytes each; fewer if an upload was refused.
+        ("lightning_wards", "lightning", ["north", "south"], 10 * 5.28),
+        # 20 epochs, of two channels of 4 x 32 features and 4 counts.
+        ("hugging_face_clinics", "transformers", ["east", "west"], 5 * 1.05),
+    ],
+)
+def test_two_members_with_trainers_of_others_learn_together(
+    name: str, needs: str, members: list[str], least: float, tmp_path: Path
+) -> None:
+    pytest.importorskip(needs)
+    _, *rows = output(name, tmp_path)
+    assert [row.split()[0] for row in rows] == members
+    for row in rows:
+        *_, alone, together, gain, sent = numbers(row)
+        assert alone > 40 and together > 40 and gain == pytest.approx(together - alone, abs=0.11)  # chance: 10 and 25
+        assert gain > -10 and least < sent < 10 * least  # how much it is depends on how the processes interleave

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from consilience.errors import ConfigurationError, RelayError
 from consilience.peer.direct.connection import connect_to_peers
 from consilience.peer.peer import join
 from tests.direct_tools import Wards, small_charter
-from tests.peer_tools import SHARING, Founded, federation
+from tests.peer_tools import SHARING, Founded, batches, federation, net
 from tests.relay_tools import serving
 
 USED = (
@@ -62,6 +62,31 @@ def test_a_second_peer_of_one_process_or_thread_is_refused_until_the_first_is_cl
     peer.close()
     refused(made, url)
     again.close()
+
+
+def test_a_closed_peer_is_refused_and_writes_nothing(served: tuple[Founded, str]) -> None:
+    """Its folder may be another's: it would upload under the same numbers, and save over the other's state."""
+    made, url = served
+    model, loader = net(), batches(1)
+    peer = made.join(url, 0, model)
+    assert peer.share(loader)
+    peer.close()
+    with made.join(url, 0, net()) as again:
+        assert again.share(loader) and again.round == 2
+        saved = (made.folder / "peer-0" / "peer" / "state.json").read_bytes()
+        said = r"'m0' in federation 'small' is closed, .*join again, and use what that returns"
+        calls: list[Callable[[], bool]] = [peer.refresh, lambda: peer.share(loader)]
+        for call in calls:
+            with pytest.raises(ConfigurationError, match=said):
+                call()
+        model(loader[0][0])
+        with pytest.raises(
+            ConfigurationError, match=r"penalty\(targets\) was called after peer\.close\(\); join again"
+        ):
+            peer.penalty(loader[0][1])
+        peer.close()
+        assert (made.folder / "peer-0" / "peer" / "state.json").read_bytes() == saved
+        assert again.share(loader) and again.round == made.round_of(0) == 3
 
 
 def test_the_command_is_refused_where_a_peer_is_and_the_other_way_round(served: tuple[Founded, str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,53 @@ def test_models_with_named_or_several_inputs(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=said.replace(r"\.\.\., ", "")):
             peer.share([{"words": IDS, "labels": LABELS}])
         assert model.training and not peer.waiting and len(model.fc._forward_hooks) == 1
+
+
+class OneMapping(Text):
+    """Takes one mapping."""
+
+    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:  # type: ignore[override]
+        return super().forward(**batch)
+
+
+def test_a_model_that_takes_one_mapping_needs_it_in_a_tuple(tmp_path: Path) -> None:
+    with federation(tmp_path, SHARING, 1, [lambda: split(Text(), at="fc")]) as made, serving(made.store) as running:
+        model, loader = OneMapping(), [({"ids": IDS, "mask": MASK}, LABELS)]
+        peer = made.join(running.url, 0, model, layer="fc")
+        with pytest.raises(ConfigurationError, match=r"needs it in a tuple, unpack=(.*)$") as refused:
+            peer.share(loader)
+        peer.close()
+        said = re.search(r"unpack=(lambda.*)$", str(refused.value))
+        assert said
+        with made.join(running.url, 0, model, layer="fc", unpack=eval(said[1])) as peer:
+            assert peer.share(loader)
+            model(loader[0][0])
+            assert peer.penalty(LABELS).item() > 0
+
+
+def test_targets_of_a_batch_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with federation(tmp_path, SHARING, 1) as made, serving(made.store) as running:
+        (inputs, targets), *_ = batches(1)
+        model = made_net(1)
+        peer = made.join(running.url, 0, model)
+        refusals: list[tuple[Any, str]] = [
+            (targets + 1, r"from 1 to 3; this federation takes integers from 0 to 2, one per sample"),
+            (torch.where(targets == 0, -100, targets), r"from -100 to 2; this federation takes integers from 0 to 2"),
+            (targets.float(), r"targets \(8,\) of torch\.float32; it takes .*\(rows,\) of integers"),
+            (None, r"was given targets of the type NoneType, and takes a tensor"),
+            (["a"] * 8, r"was given targets of the type list, and takes a tensor"),
+        ]
+        for wrong, said in refusals:
+            for call in ("loss", "penalty"):
+                model(inputs)
+                with pytest.raises(ConfigurationError, match=rf"{call} .*{said}"):
+                    getattr(peer, call)(wrong)
+        found, forms = [], list[Any]([targets, targets.tolist(), targets.numpy()])
+        for given in forms:
+            torch.manual_seed(7)  # of dropout
+            model(inputs)
+            found.append(peer.loss(given).item())
+        assert found[0] == found[1] == found[2] > 0
 
 
 def test_autocast_and_low_precision_give_the_penalty_of_the_explicit_form(tmp_path: Path) -> None:

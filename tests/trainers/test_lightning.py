@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -121,7 +122,30 @@ def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
         assert found[precision][1] == pytest.approx(found["32-true"][1], rel=0.2) and found[precision][1] > 0
 
 
+def test_a_training_step_of_the_instance_is_given_back(tmp_path: Path) -> None:
+    """A compiled module has one, as an attribute of its own."""
+    module = Mine()
+    step = module.training_step = MethodType(Mine.training_step, module)  # type: ignore[method-assign]
+    with served(tmp_path, SHARING) as place:
+        peer = join(place, module)
+        fit(module, of(batches(0)), ConsilienceCallback(peer), epochs=1)
+    assert module.training_step is step and peer.round == 1
+
+
 # --- what is shared, and when
+
+
+def test_workers_that_the_training_keeps_are_left_to_it(tmp_path: Path) -> None:
+    found = []
+    for kept in (False, True):
+        with served(tmp_path / str(kept), SHARING) as place:
+            module = Mine()
+            peer = join(place, module)
+            loader = DataLoader(of(batches(0)).dataset, 8, num_workers=int(kept), persistent_workers=kept)
+            fit(module, loader, ConsilienceCallback(peer), epochs=2)  # the untrained model is shared, too
+            assert peer.round == 2
+            found.append(flat(module))
+    assert torch.equal(*found)
 
 
 def test_uploads_have_the_samples_that_the_trainer_takes_or_those_of_the_loader(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lightning
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.nn.functional import cross_entropy
 
 from consilience.errors import ConfigurationError
 from consilience.lightning import ConsilienceCallback
@@ -73,12 +74,31 @@ def test_loaders_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
         def training_step(self, batch: Any, index: int) -> Any:
             return super().training_step(batch["a"], index)
 
-    kept = DataLoader(of(batches(0)).dataset, 8, num_workers=1, persistent_workers=True)
     with served(tmp_path, SHARING) as place:
         pairs = {"a": of(batches(0)), "b": of(batches(1))}
-        match = r"the trainer has 2 training dataloaders.*ConsilienceCallback\(peer, loader=...\)"
+        match = r"the training dataloaders are a dict of 2, .*ConsilienceCallback\(peer, loader=...\)"
         refused(place, Pairs(), match, pairs, settings={"loss": "method"})
-        refused(place, Mine(), r"keeps its workers .*loader=...\)", kept, settings={"loss": "method"})
+
+
+def test_modules_that_share_could_not_call_or_train_are_refused(tmp_path: Path) -> None:
+    class NoForward(Mine):
+        forward = lightning.LightningModule.forward  # as where training_step calls the network itself
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return cross_entropy(self.net(batch[0]), batch[1])
+
+    class NoOptimizer(Mine):
+        def configure_optimizers(self) -> None:
+            return None
+
+    with served(tmp_path, {"name": "fedproto"}) as place:
+        module = NoForward()
+        match = r"NoForward has no forward, .*give join the network inside it, .*model=module\.network"
+        refused(place, module, match, peer=place.join(0, module, layer="net.fc"))
+        fit(module, of(batches(0)), ConsilienceCallback(join(place, module)), epochs=1)  # the network inside it
+        place.made.peers[-1].close()
+        with pytest.warns(UserWarning, match="`LightningModule.configure_optimizers` returned `None`"):
+            refused(place, NoOptimizer(), r"of NoOptimizer returned no optimizer, .*leave the callback out")
 
 
 def test_several_processes_are_refused(tmp_path: Path) -> None:

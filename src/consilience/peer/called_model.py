@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from consilience.errors import ConfigurationError
@@ -27,6 +28,32 @@ class CalledModel:
     def layer(self) -> str:
         """The classifier's name in the module."""
         return layer_name(self.module, self.classifier)
+
+
+def own_module(model: nn.Module) -> nn.Module:
+    """What computes a caller's model: of a compiled one the module it was made from, which has the same parameters.
+
+    Copies on several devices or in several processes are refused: the classifier of each reads a part of a batch.
+    """
+    compiled = getattr(model, "_modules", {}).get("_orig_mod")
+    if compiled is not None:
+        return own_module(compiled)
+    if isinstance(model, nn.DataParallel):
+        return own_module(_only_copy(model.module, f"on {len(model.device_ids)} devices", len(model.device_ids)))
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        size = torch.distributed.get_world_size(model.process_group)
+        return own_module(_only_copy(model.module, f"in {size} processes", size))
+    return model
+
+
+def _only_copy(module: nn.Module, where: str, copies: int) -> nn.Module:
+    if copies > 1:
+        raise ConfigurationError(
+            f"your model runs {where}, and each copy's classifier reads a part of the batch; a member is one process "
+            f"with one device: give the module itself, consilience.join(url, model=model.module), and train that one, "
+            f"or let each process join as a member of its own"
+        )
+    return module
 
 
 def layer_name(model: nn.Module, layer: nn.Module) -> str:

@@ -67,6 +67,7 @@ class FederationConnection:
     def __init__(self, client: Link, store: StateFolder, state: PeerState, identity: Identity, timeout: float) -> None:
         self.client: Link = client
         self.state, self.timeout, self._store, self._identity = state, timeout, store, identity
+        self.closed = False
         self.backoff = Backoff()
         self.channels: dict[str, schema.Channel] = self.charter.channels
         self.inbox = Inbox(client, self.backoff, self.channels, state, self.save)
@@ -102,8 +103,21 @@ class FederationConnection:
         """Write what has changed to the folder."""
         self._store.save(self._identity, self.state)
 
+    def require_open(self) -> None:
+        """Refuse to go on after `close`: the folder may have another user by now."""
+        if self.closed:
+            raise ConfigurationError(
+                f"{self.name!r} in federation {self.charter.name!r} is closed, and its folder may be in use elsewhere; "
+                f"join again, and use what that returns"
+            )
+
     def close(self) -> None:
-        """Save the state and close the connection; a pending upload stays in the folder for the next time."""
+        """Save the state and close the connection; a pending upload stays in the folder for the next time.
+
+        A second call does nothing: the folder may be another's by then.
+        """
+        if self.closed:
+            return
         try:
             self.save()
         finally:
@@ -111,6 +125,7 @@ class FederationConnection:
 
     def disconnect(self) -> None:
         """Close the connection without saving, and let others use the folder."""
+        self.closed = True
         self.client.close()
         self._store.unlock()
 

@@ -20,7 +20,7 @@ from consilience.method import Method
 from consilience.models import SplitModel
 from consilience.models.frozen import frozen_names
 from consilience.objectives import Objective
-from consilience.peer.called_model import layer_name, split_model
+from consilience.peer.called_model import layer_name, own_module, split_model
 from consilience.peer.connection import FederationConnection
 from consilience.peer.loop_targets import check_targets
 from consilience.peer.member_method import check_charter_channels
@@ -52,6 +52,7 @@ class ExchangeContext:
 
     def use_model(self, model: nn.Module, layer: str | None = None) -> None:
         """Use this model from now on; refused where its channels are not the federation's. layer: its classifier."""
+        model = own_module(model)
         if self.model is None or (model is not self.model and model is not self._given):
             split = split_model(model, layer)
             task = replace(_task_of(split), target=self.charter.predicted)
@@ -177,7 +178,10 @@ class ExchangeContext:
         )
 
     def check_batch(self, call: str, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
-        """The targets as exchanges take them; a mini-batch of other shapes is refused. call: its name."""
+        """The targets as exchanges take them, with the features; a mini-batch that does not fit is refused.
+
+        call: its name. Classes that are on an accelerator are not read, which would wait for it in every step.
+        """
         classes, rows = self.charter.classes, len(features)
         shaped = features.ndim == 2 and logits.shape == (rows, classes) and targets.shape[:1] == (rows,)
         classified = self.charter.kind != "single-label" or (targets.ndim == 1 and not targets.is_floating_point())
@@ -194,8 +198,9 @@ class ExchangeContext:
                     f"your features have width {features.shape[1]}, and federation {self.charter.name!r} shares "
                     f"features of width {wrong[0]}; give yours the same width, such as with one more linear layer"
                 )
-        known = self.charter.kind != "single-label"  # values of classes are not read in every step
-        return check_targets(self.task, targets, f"the targets of {call}") if known else targets.long()
+        readable = self.charter.kind != "single-label" or targets.device.type == "cpu"
+        checked = check_targets(self.task, targets, f"the targets of {call}") if readable else targets.long()
+        return checked.to(features.device)
 
 
 def _task_of(model: SplitModel) -> Task:

@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
 
-_RECORDS: WeakSet[ForwardRecord] = WeakSet()
-
 
 @contextmanager
 def not_recorded(layer: nn.Module | None) -> Iterator[None]:
     """In this block, calls of a layer are no forward pass of its owner's: a penalty applies it to others' features."""
-    records = [record for record in list(_RECORDS) if record.layer is layer]
+    hooks = () if layer is None else tuple(layer._forward_hooks.values())
+    records = [hook.record for hook in hooks if isinstance(hook, _Hook)]
     for record in records:
         record.paused = True
     try:
@@ -37,12 +35,11 @@ class ForwardRecord:
     """Records the newest forward pass of a linear layer with gradients. name: the layer's, for messages."""
 
     def __init__(self, layer: nn.Linear, name: str) -> None:
-        self.layer, self.name, self.paused = layer, name, False
+        self.name, self.paused = name, False
         self.newest: tuple[Tensor, Tensor, set[str]] | None = None
         """What the layer read and returned, and the calls that have used it."""
-        self._served = False
+        self._served = self._closed = False
         self._handle = layer.register_forward_hook(_Hook(self), with_kwargs=True)
-        _RECORDS.add(self)
 
     def use(self, call: str, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits of the newest forward pass, for these targets; call: `loss` or `penalty`."""
@@ -63,9 +60,12 @@ class ForwardRecord:
     def close(self) -> None:
         """Remove the hook."""
         self.drop()
+        self._closed = True
         self._handle.remove()
 
     def _nothing(self, call: str) -> str:
+        if self._closed:
+            return f"peer.{call}(targets) was called after peer.close(); join again, and use what that returns"
         if self.newest is not None or self._served:
             return (
                 f"peer.{call}(targets) was called twice after one forward pass of your model; call the model before "
@@ -74,7 +74,8 @@ class ForwardRecord:
         return (
             f"peer.{call}(targets) uses your model's last forward pass with gradients, and there was none since the "
             f"last {call}: the layer {self.name!r} was not called. Call the model before {call}, outside of "
-            f"torch.no_grad(); if another layer computes the logits, name it, consilience.join(..., layer=...)"
+            f"torch.no_grad(); if another layer computes the logits, name it, consilience.join(..., layer=...); if the "
+            f"model was compiled and called before join, compile it again after join, with torch.compiler.reset()"
         )
 
     def _other_rows(self, call: str, features: tuple[int, ...], targets: tuple[int, ...]) -> str:
@@ -101,11 +102,11 @@ class _Hook:
     """Records calls of a layer with gradients. A copy of it, in a copy of the model, does nothing."""
 
     def __init__(self, record: ForwardRecord) -> None:
-        self._record = record
+        self.record = record
 
     def __call__(self, layer: nn.Module, positional: tuple[Any, ...], named: Mapping[str, Any], logits: Tensor) -> None:
-        if torch.is_grad_enabled() and not self._record.paused:
-            self._record.newest = (positional[0] if positional else named["input"], logits, set())
+        if torch.is_grad_enabled() and not self.record.paused:
+            self.record.newest = (positional[0] if positional else named["input"], logits, set())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a copy or a pickle of the model has instead: a function that does nothing, and needs no library."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,16 @@ _UNPACK = (
     "if the targets are not the last item of your batches, join with unpack=..., which makes (inputs, targets) of a "
     "batch"
 )
+
+
+def as_targets(call: str, targets: Any) -> Tensor:
+    """The targets that a call was given, as a tensor: a list or an array is one too."""
+    try:
+        return torch.as_tensor(targets)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"{call} was given targets of the type {type(targets).__name__}, and takes a tensor with one target per row"
+        ) from error
 
 
 def check_targets(task: Task, targets: Tensor, where: str) -> Tensor:

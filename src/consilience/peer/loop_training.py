@@ -12,11 +12,12 @@ from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.peer.batches import Loader, Unpack, read_inputs
-from consilience.peer.called_model import CalledModel, called_as_trained
+from consilience.peer.called_model import CalledModel, called_as_trained, own_module
 from consilience.peer.connection import FederationConnection
 from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.forward_record import ForwardRecord, not_recorded
 from consilience.peer.loop_objective import LoopObjective
+from consilience.peer.loop_targets import as_targets
 from consilience.peer.one_pass import run_call
 from consilience.peer.shared_gradients import SharedGradients
 
@@ -50,6 +51,7 @@ class LoopTraining:
         self.model, self._layer, self._unpack = model, layer, unpack
         self._called: CalledModel | None = None
         if model is not None:
+            self.model = model = own_module(model)
             self._context.use_model(model, layer)
             self._called = called_as_trained(model, self._context.require_model(), unpack)
         elif layer is not None:
@@ -159,6 +161,8 @@ class LoopTraining:
         by_hand = ("features", "logits", "targets", *(("classifier",) if call == "penalty" else ()))
         one = len(batch) + len(named) == 1
         given = {**dict(zip(("targets",) if one else by_hand, batch, strict=False)), **named}
+        if "targets" in given:
+            given["targets"] = as_targets(call, given["targets"])
         if given.keys() == {"targets"}:
             return self._last_pass(call, given["targets"])
         if given.keys() != set(by_hand) or len(batch) + len(named) != len(by_hand):
@@ -174,7 +178,7 @@ class LoopTraining:
         classifier = self._own_model(f"{call}(targets)").classifier
         assert self._record is not None
         features, logits = self._record.use(call, targets)
-        return features, logits, targets.to(features.device), classifier
+        return features, logits, targets, classifier
 
     def _own_model(self, call: str) -> CalledModel:
         """The model given to `join`, as it is called; call: what needs it."""

@@ -84,8 +84,9 @@ class FederationMember:
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that this member uploaded last.
         """
-        self._refreshed = True
         connection, started = self.connection, time.monotonic()
+        connection.require_open()
+        self._refreshed = True
         end = started + max(wait, connection.timeout)
         connection.outbox.flush(connection.timeout)
         if wait > 0:
@@ -104,6 +105,7 @@ class FederationMember:
         contributions: what to upload to some channels; called only where an upload can be queued.
         """
         connection, outbox = self.connection, self.connection.outbox
+        connection.require_open()
         end = time.monotonic() + max(wait, connection.timeout)
         if connection.state.unconfirmed:
             outbox.flush(end - time.monotonic())

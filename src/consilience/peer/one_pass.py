@@ -94,13 +94,12 @@ def _run(model: nn.Module, call: ModelCall) -> None:
     try:
         call.run(model)
     except TypeError as error:
-        try:
-            inspect.signature(model.forward).bind(*call.positional, **call.named)
-        except TypeError as wrong:
+        if wrong := _unbound(model, *call.positional, **call.named):
+            whole = "; a model that takes one mapping needs it in a tuple, unpack=lambda batch: ((batch[0],), batch[1])"
             raise ConfigurationError(
                 f"{type(model).__name__} cannot be called with what the loader yields, {call} and targets: {wrong}; "
                 f"let it yield what you train on, or join with unpack=..., a function that makes (inputs, targets) of "
-                f"a batch"
+                f"a batch{whole if call.named and not _unbound(model, call.named) else ''}"
             ) from error
         raise
     except RuntimeError as error:
@@ -109,6 +108,15 @@ def _run(model: nn.Module, call: ModelCall) -> None:
                 f"your model cannot take the loader's inputs of {inputs.dtype}: {error}; let it yield what you train on"
             ) from error
         raise
+
+
+def _unbound(model: nn.Module, *positional: Any, **named: Any) -> str:
+    """Why a model does not take these arguments; nothing where it does."""
+    try:
+        inspect.signature(model.forward).bind(*positional, **named)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def _refuse_other_rows(model: CalledModel, features: Tensor, samples: int) -> None:

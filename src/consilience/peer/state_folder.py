@@ -76,7 +76,8 @@ class StateFolder:
             self._lock = lock_file(
                 self.folder / _LOCK,
                 f"{self.folder} is used already, by another process or by another peer of this process, and a member "
-                f"has one at a time; stop that process, or close that peer, peer.close(), first. For another member, "
+                f"has one at a time; stop that process, or close that peer, peer.close(), first. A launcher such as "
+                f"torchrun, or a trainer on several devices, starts several processes: use one. For another member, "
                 f"choose another folder: consilience.join(..., folder=...), or consilience join --out FOLDER",
             )
 
