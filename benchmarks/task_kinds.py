@@ -3,10 +3,10 @@
     python benchmarks/task_kinds.py choose --out benchmarks/results/task-kinds.json
     python benchmarks/task_kinds.py report --out benchmarks/results/task-kinds.json
 
-choose: for every data set and method the learning rate, the weight of the pull and the number of rounds with the highest
-score on validation samples, with seeds from 1000 on; the test set is not looked at. report: the test score with these
-settings and seeds from 0 on, and the difference to learning alone, paired by seed, with its 95 % interval. What the
-file has already is not run again.
+choose: for every data set and method the learning rate, the weight of the pull and the number of rounds with the
+highest score on validation samples, with seeds from 1000 on; the test set is not looked at. report: the test score with
+these settings and seeds from 0 on, and the difference to learning alone, paired by seed, with its 95 % interval. What
+the file has already is not run again.
 """
 
 from __future__ import annotations
