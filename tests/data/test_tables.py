@@ -192,6 +192,31 @@ def test_options_of_tables_are_refused_elsewhere() -> None:
         load("digits", label="kind")
 
 
+# --- labels in several columns
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({"old": [0] * ROWS}, "label 'old' is 0 of every sample.*leave its column out"),
+        ({"old": [1] * ROWS}, "label 'old' is 1 of every sample"),
+        ({"old": [0, 1, 2, 1] * (ROWS // 4)}, "column 'old', row 3 is 2, and several columns are labels, 0 or 1"),
+        ({"old": ["yes", "no"] * (ROWS // 2)}, "column 'old' holds text: row 1 is 'yes', and a number is needed"),
+    ],
+)
+def test_label_columns_that_cannot_be_learned_are_refused_by_name(
+    tmp_path: Path, labels: dict[str, list[Any]], says: str
+) -> None:
+    path = write(tmp_path / "trees.csv", kind=[i % 2 for i in range(ROWS)], garden=None, **labels)
+    with pytest.raises(DataError, match=f"(?s){says}"):
+        load(path, label="kind,old")
+
+
+def test_a_label_that_others_have_may_be_missing_if_the_kind_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "trees.csv", kind=[i % 2 for i in range(ROWS)], garden=None, old=[0] * ROWS)
+    assert load(path, label="kind,old", kind="multi-label").targets.sum(axis=0).tolist() == [14, 0]
+
+
 # --- targets of other tasks
 
 

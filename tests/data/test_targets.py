@@ -159,6 +159,31 @@ def test_a_named_data_set_of_another_kind_is_refused() -> None:
         load("diabetes", classes=3)
 
 
+def test_targets_may_be_a_column_and_of_any_scale() -> None:
+    plain = Dataset.from_arrays("mine", TABLE, NUMBERS)
+    column = Dataset.from_arrays("mine", TABLE, NUMBERS[:, None])
+    assert column.target == plain.target and (column.targets == plain.targets).all()
+    for scale in (1e-30, 1e12):
+        scaled = Dataset.from_arrays("mine", TABLE, NUMBERS * scale, kind="regression")
+        np.testing.assert_allclose(scaled.targets, plain.targets, rtol=1e-9)
+        assert scaled.target.std == pytest.approx(plain.target.std * scale)
+    with pytest.raises(DataError, match=r"up to 2.*e\+202, too large to be squared; give them in a larger unit"):
+        Dataset.from_arrays("mine", TABLE, NUMBERS * 1e200, kind="regression")
+
+
+def test_several_numbers_per_sample_are_refused_as_such() -> None:
+    with pytest.raises(DataError, match=r"\(40, 2\), 2 numbers per sample, and one is learned: choose one column"):
+        Dataset.from_arrays("mine", TABLE, np.stack([NUMBERS, NUMBERS], axis=1))
+
+
+def test_a_label_of_one_sample_is_trained_on() -> None:
+    for place in range(N):  # wherever it is, also among those that are held out for tests
+        sets = np.column_stack([SETS, np.arange(N) == place]).astype(np.int64)
+        found = Dataset.from_arrays("mine", TABLE, sets)
+        assert found.targets[:, 3].sum() == 1 and found.test_targets[:, 3].sum() == 0
+        assert len(found.targets) in (32, 33)
+
+
 # --- built-in
 
 

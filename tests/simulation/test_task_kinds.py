@@ -13,11 +13,17 @@ from sklearn.metrics import f1_score, r2_score
 
 from consilience.config.config import make_config
 from consilience.data import Dataset, load
+from consilience.data.local_datasets import make_local_datasets
 from consilience.errors import ConfigurationError
 from consilience.export.predict import predict_samples
 from consilience.leakage.audit import AuditSettings, prepare_audit
+from consilience.presentation.scatter_charts import scatter
+from consilience.report.feature_map import map_features
 from consilience.report.page import write_report
+from consilience.report.runs import read_runs
 from consilience.simulation.compare import compare
+from consilience.simulation.records.export import read_saved_run
+from consilience.simulation.records.provenance import describe_split
 from consilience.simulation.result import Result
 from consilience.simulation.simulate import simulate
 from consilience.simulation.sweep import sweep
@@ -108,6 +114,27 @@ def test_reports_and_comparisons_call_the_score_by_its_name(tmp_path: Path) -> N
     assert "R² over rounds" in page and "Samples of each bin" in page and "Accuracy over" not in page
     data = json.loads((tmp_path / "c" / "fedproto" / "data.json").read_text(encoding="utf-8"))
     assert data["data"]["target"]["kind"] == "regression" and len(data["data"]["groups"]) == 5
+
+
+def test_a_report_maps_features_by_bins_and_tells_what_is_predicted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 2))
+    columns = {"a": x[:, 0], "b": x[:, 1], "y": 1e9 + 1e8 * (x @ [2.0, 1.0]), "z": x @ [1.0, -1.0]}
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    (tmp_path / "t.csv").write_text("\n".join(lines), encoding="utf-8")
+    shared: dict[str, Any] = {"data": str(tmp_path / "t.csv"), "validation": 0.2, **SMALL}
+    first = simulate(label="y", drop="z", out=tmp_path / "y", **shared)
+    assert "Validation: R² on the samples" in " ".join(first.table().split()) and "ccuracy" not in first.table()
+    simulate(label="z", drop="y", method="independent", out=tmp_path / "z", **shared)
+    found = read_runs([tmp_path / "y", tmp_path / "z"])
+    assert [f"({label})" in run.task for run, label in zip(found.runs, "yz", strict=True)] == [True, True]
+    drawn = map_features(read_saved_run(tmp_path / "y"))  # the default method, whose head is the plain one here
+    assert drawn.group == "bin" and {row["class"] for row in drawn.rows} <= set(drawn.order)
+    domain = scatter(drawn.rows, drawn.group, drawn.order).to_dict()["layer"][0]["encoding"]["fill"]["scale"]["domain"]
+    assert domain == [name for name in drawn.order if name in set(domain)] and len(domain) == 5
+    data = load(tmp_path / "t.csv", label="y", drop="z")
+    split = describe_split(make_config({"learners": 3}), data, make_local_datasets(data, 3, seed=0))
+    assert all(name in split.splitlines()[1] for name in data.group_names) and "e+0" in data.group_names[0]
 
 
 def test_sweeps_rank_by_the_score(tmp_path: Path) -> None:

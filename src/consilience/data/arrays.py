@@ -73,12 +73,13 @@ def raw_from_arrays(
     found = infer_kind(named, to_numpy(named, given.targets), len(train), known_kind)
     y = read_targets(named, given.targets, len(train), found, known)
     if kind == "auto" and found == "multi-label":
-        refuse_constant_labels(named, y)
+        refuse_constant_labels(named, y, labels)
     shareable = _shareable_flags(f"{what}: shareable", given.shareable, len(train))
     owners, owner_names = _owners(f"{what}: owners", given.owners, len(train))
     epsilons = _sample_epsilons(f"{what}: sample_epsilons", given.sample_epsilons, len(train))
     if given.test_inputs is None and given.test_targets is None:
         held = held_out_samples(what, strata_of(named, found, y), test_share, owners, kind_named(found).several)  # (n,)
+        held = _without_untrained(held, y) if found == "multi-label" else held
         test, test_y, train, y = train[held], y[held], train[~held], y[~held]
         shareable = None if shareable is None else shareable[~held]
         owners = None if owners is None else owners[~held]
@@ -147,6 +148,15 @@ def held_out_samples(
             f"leaves none for tests; raise test_share, add samples, or give test samples"
         )
     return held
+
+
+def _without_untrained(held: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Held-out samples, (n,), without one of each label that all other samples lack, so that it can be learned."""
+    kept = held.copy()
+    for label in labels.T == 1:  # (n,)
+        if label.any() and not (label & ~kept).any():
+            kept[np.argmax(label)] = False
+    return kept
 
 
 def read_given_inputs(what: str, thing: Any) -> tuple[NDArray[Any], InputFields | None]:

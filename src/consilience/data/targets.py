@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -41,7 +41,14 @@ def infer_kind(what: str, targets: NDArray[Any], count: int, asked: KindChoice) 
                 f"kind='multi-label'"
             )
         return "multi-label"
-    return _of_numbers(what, targets) if targets.ndim == 1 and targets.dtype.kind == "f" else "single-label"
+    if targets.ndim == 2 and targets.shape[1] > 1 and targets.dtype.kind == "f":
+        raise DataError(
+            f"{what} have the shape {targets.shape}, {targets.shape[1]} numbers per sample, and one is learned: choose "
+            f"one column; several labels are 0 or 1 for each, (n, labels)"
+        )
+    if targets.dtype.kind == "f" and targets.shape in ((count,), (count, 1)):
+        return _of_numbers(what, targets.reshape(-1))
+    return "single-label"
 
 
 def _of_numbers(what: str, targets: NDArray[Any]) -> TaskKind:
@@ -181,14 +188,15 @@ def _training_label_sets(what: str, thing: Any, count: int, classes: int | None)
     return labels
 
 
-def refuse_constant_labels(what: str, labels: NDArray[np.int64]) -> None:
+def refuse_constant_labels(what: str, labels: NDArray[Any], names: Sequence[str] = ()) -> None:
     """Refuse labels that all samples have, or none: they cannot be learned from these samples alone."""
     share = labels.mean(axis=0)
     if len(constant := np.flatnonzero((share == 0) | (share == 1))):
         where = int(constant[0])
+        named = repr(names[where]) if names else where
         raise DataError(
-            f"{what}: label {where} is {labels[0, where]} of every sample, so it cannot be learned; leave its column "
-            f"out, or add samples; where other learners have it, say kind='multi-label'"
+            f"{what}: label {named} is {labels[0, where]:.0f} of every sample, so it cannot be learned; leave its "
+            f"column out, or add samples; where other learners have it, say kind='multi-label'"
         )
 
 

@@ -150,8 +150,12 @@ def in_users_unit(target: Target, targets: NDArray[Any]) -> NDArray[Any]:
 
 def measured_target(what: str, targets: NDArray[np.float64]) -> Target:
     """How targets in the user's unit are standardized and divided into bins, from the training data."""
-    mean, std = float(targets.mean()), float(targets.std())
-    if not std > 1e-12 * max(1.0, abs(mean)):
+    with np.errstate(over="ignore"):
+        mean, std = float(targets.mean()), float(targets.std())
+    largest = float(np.abs(targets).max())
+    if not np.isfinite(std):
+        raise DataError(f"{what} are up to {largest:g}, too large to be squared; give them in a larger unit")
+    if not std > 1e-12 * largest:
         raise DataError(
             f"{what} are all {targets[0]:g}: a constant cannot be learned; give targets that differ, or leave the data "
             f"set out"

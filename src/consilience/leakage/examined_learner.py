@@ -123,9 +123,10 @@ def evenly_spaced(count: int, most: int) -> np.ndarray:
 def refuse_other_kinds(data: Dataset, what: str) -> None:
     """Refuse data whose samples have no class each: attacks compare samples of one class."""
     if data.kind != "single-label":
+        such = "such as bins of the number" if data.kind == "regression" else "such as one of the labels"
         raise ConfigurationError(
             f"{what} is measured on samples of one class each, and data set {data.name!r} is for {data.kind}; make a "
-            f"data set with classes, such as bins of the number, to measure it there"
+            f"data set with classes, {such}, to measure it there"
         )
 
 

@@ -5,6 +5,7 @@ Validation samples come first: a setting that was chosen by test samples has an 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -35,7 +36,13 @@ def ranked_by(summaries: Sequence[Summary]) -> Metric:
 def rank(summaries: Sequence[Summary]) -> list[Summary]:
     """The summaries, the best first; those that diverged last."""
     metric = ranked_by(summaries)
-    return sorted(summaries, key=lambda s: (bool(s.get("diverged")), -((s.get(metric) or {}).get("mean") or 0.0)))
+    return sorted(summaries, key=lambda s: (bool(s.get("diverged")), -_mean(s, metric)))
+
+
+def _mean(summary: Summary, metric: Metric) -> float:
+    """A metric's mean; one that is not known is below all others, as scores such as R² may be below 0."""
+    mean = (summary.get(metric) or {}).get("mean")
+    return -math.inf if mean is None else float(mean)
 
 
 def add_ranks(summaries: Sequence[Summary]) -> list[dict[str, Any]]:

@@ -69,19 +69,20 @@ def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
     return alt.layer(stairs, marks, *words).properties(width=WIDTH, height=_TALL)
 
 
-def scatter(rows: Sequence[Row]) -> Chart:
+def scatter(rows: Sequence[Row], group: str = "class", order: Sequence[str] = ()) -> Chart:
     """A map of features: color, shape and label are those of the class; the first learner's points are filled.
 
-    Rows: `{x, y, learner, class}`.
+    Rows: `{x, y, learner, class}`. group: what a class is called. order: of the classes in the legend; without it by
+    number.
     """
     alt = altair()
     bare = {"title": None, "axis": alt.Axis(labels=False, ticks=False, grid=False), "scale": alt.Scale(zero=False)}
     axes = {"x": alt.X("x:Q", **bare), "y": alt.Y("y:Q", **bare)}
-    classes = sorted(names_of(rows, "class"), key=_by_number)
+    classes = sorted(names_of(rows, "class"), key=order.index if order else _by_number)
     learners = sorted(names_of(rows, "learner"), key=_by_number)
     legend = alt.Legend(symbolSize=90, symbolOpacity=1)
     colors = alt.Scale(domain=[str(name) for name in classes], range="ordinal")
-    look = {"title": "class", "scale": colors, "legend": legend}
+    look = {"title": group, "scale": colors, "legend": legend}
     shapes = alt.Scale(domain=[str(name) for name in classes], range=list(CLOSED_SHAPES))
     filled = alt.Scale(domain=learners, range=[0.8, *[0.0] * (len(learners) - 1)])
     points = alt.Chart(chart_data([{**row, "class": str(row["class"])} for row in rows])).mark_point(
@@ -93,7 +94,7 @@ def scatter(rows: Sequence[Row]) -> Chart:
         stroke=alt.Stroke("class:N", **look),
         shape=alt.Shape("class:N", **look | {"scale": shapes}),
         fillOpacity=alt.FillOpacity("learner:O", scale=filled, legend=None),
-        tooltip=["learner:N", "class:N"],
+        tooltip=["learner:N", alt.Tooltip("class:N", title=group)],
     )
     middles = alt.Chart(chart_data(_class_medians(rows))).encode(**axes, text="class:N")
     names = [middles.mark_text(style=style, fontSize=15, fontWeight="bold") for style in HALO_TEXT]

@@ -158,7 +158,7 @@ def meanings(summaries: Sequence[Summary], more: Sequence[str]) -> list[str]:
     """What the score is where it is not accuracy, and what the optional metrics are."""
     metric = metric_of(summaries)
     score = [] if metric == ACCURACY else [f"{metric.name}: {metric.meaning}."]
-    return [*score, *(OPTIONAL_METRICS[key][1] for key in more)]
+    return [*score, *(in_words_of(metric, OPTIONAL_METRICS[key][1]) for key in more)]
 
 
 def gain_captions(summaries: Sequence[Summary]) -> list[str]:

@@ -25,11 +25,16 @@ _PERPLEXITY = 30.0
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Rows `{x, y, learner, class}`, a description, and the features: (learners, samples, width)."""
+    """Rows `{x, y, learner, class}`, a description, and the features: (learners, samples, width).
+
+    group: what `class` is, a class or a bin. order: all of them.
+    """
 
     rows: list[dict[str, Any]]
     text: str
     features: np.ndarray
+    group: str
+    order: list[str]
 
 
 def feature_map(folder: Path, samples: int = SAMPLES) -> FeatureMap:
@@ -53,7 +58,8 @@ def map_features(run: SavedRun, samples: int = SAMPLES) -> FeatureMap:
         for who, places in enumerate(_embed(features))
         for name, (x, y) in zip(names, places, strict=True)
     ]
-    return FeatureMap(rows, _describe(run, len(chosen)), np.stack(features))
+    described = _describe(run, len(chosen))
+    return FeatureMap(rows, described, np.stack(features), kind_of(data.target).group, data.group_names)
 
 
 def _select_samples(groups: np.ndarray, samples: int) -> np.ndarray:

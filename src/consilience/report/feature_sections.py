@@ -48,7 +48,7 @@ def feature_sections(runs: Sequence[ReportedRun], prefix: str, with_checkpoint: 
                 Section(
                     f"Feature map: {run.label}",
                     found.text,
-                    figure=scatter_charts.scatter(found.rows),
+                    figure=scatter_charts.scatter(found.rows, found.group, found.order),
                     name=name,
                     beside="features",
                 )

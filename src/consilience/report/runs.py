@@ -149,11 +149,11 @@ def _configs(run: RunFolder, notes: list[str]) -> tuple[Sequence[Config | None],
 
 
 def _task(config: Config | None) -> str:
-    """Data, models, learners and partition of a run; runs with the same text can be compared."""
+    """Data, what is predicted, models, learners and partition of a run; runs with the same text can be compared."""
     if config is None:
         return _UNKNOWN
     words = [
-        config.data.source,
+        config.data.source + (f" ({config.data.label})" if config.data.label else ""),
         ", ".join(dict.fromkeys(config.learner_models)),
         f"{config.federation.learners} learners",
         config.federation.partition,

@@ -14,7 +14,7 @@ from consilience.presentation import charts
 from consilience.presentation.gains import is_control
 from consilience.presentation.method_looks import look_order
 from consilience.presentation.ranking import rank
-from consilience.presentation.score_words import metric_of
+from consilience.presentation.score_words import in_words_of, metric_of
 from consilience.presentation.tables import OPTIONAL_METRICS
 from consilience.report.audit_section import audit_sections
 from consilience.report.baseline_section import baseline_sections
@@ -197,10 +197,9 @@ def _ensemble(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[S
         for row in _thinned(run.metrics.curve(f"accuracy_{key}"))
     ]
     if rows:
-        there = {row["prediction"] for row in rows}
-        words = [OPTIONAL_METRICS[key][1] for key, name in OPTIONAL_NAMES.items() if name in there]
+        there, metric = {row["prediction"] for row in rows}, _metric(runs)
+        words = [in_words_of(metric, OPTIONAL_METRICS[key][1]) for key, name in OPTIONAL_NAMES.items() if name in there]
         text = f"{' '.join(words)} The mean over seeds.{note}"
-        metric = _metric(runs)
         chart = charts.probes(rows, _looks(runs), by="prediction", score=metric.name)
         yield Section(f"Ensemble {metric.name} over rounds", text=text, figure=chart, name=f"{prefix}ensemble")
 

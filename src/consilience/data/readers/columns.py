@@ -44,8 +44,8 @@ def _parsed(what: str, name: str, values: NDArray[Any], drop: str) -> NDArray[np
             found[row] = np.nan if text.lower() in EMPTY else float(text)
         except ValueError:
             raise DataError(
-                f"{what}: column {name!r} holds text: row {row + 1} is {str(value)[:40]!r}, and inputs must be "
-                f"numbers; correct it or encode the column, such as a column of 0 and 1 for each value{drop}"
+                f"{what}: column {name!r} holds text: row {row + 1} is {str(value)[:40]!r}, and a number is "
+                f"needed; correct it or encode the column, such as a column of 0 and 1 for each value{drop}"
             ) from None
     return found
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.data.readers.columns import EMPTY, Columns, column_numbers, refuse_missing
-from consilience.data.targets import KindChoice
+from consilience.data.targets import KindChoice, refuse_constant_labels
 from consilience.errors import DataError, UnknownName
 
 _SHOWN = 12  # classes that an error lists
@@ -37,8 +37,9 @@ class TableTargets:
                 raise UnknownName("column", name, tests, of=what)
         if self.kind == "single-label":
             return _test_classes(what, self.columns[0], tests, self.known)
-        found = [column_numbers(what, name, tests[name], "") for name in self.columns]
-        return np.stack(found, axis=1) if self.kind == "multi-label" else found[0]
+        if self.kind == "multi-label":
+            return _label_columns(what, tests, self.columns)
+        return column_numbers(what, self.columns[0], tests[self.columns[0]], "")
 
 
 def read_table_targets(what: str, columns: Columns, names: tuple[str, ...], kind: KindChoice) -> TableTargets:
@@ -49,7 +50,9 @@ def read_table_targets(what: str, columns: Columns, names: tuple[str, ...], kind
                 f"{what}: {len(names)} columns are named as labels, and kind is {kind!r}, which takes one; name one, "
                 f"or leave kind out for 0 or 1 for each label"
             )
-        labels = np.stack([column_numbers(what, name, columns[name], "") for name in names], axis=1)
+        labels = _label_columns(what, columns, names)
+        if kind == "auto":
+            refuse_constant_labels(what, labels, names)
         return TableTargets(names, "multi-label", labels, names=names)
     name = names[0]
     if kind == "multi-label":
@@ -65,6 +68,18 @@ def read_table_targets(what: str, columns: Columns, names: tuple[str, ...], kind
     return TableTargets(
         names, "single-label", targets, len(known) if plain else None, () if plain else classes, tuple(known)
     )
+
+
+def _label_columns(what: str, columns: Columns, names: Sequence[str]) -> NDArray[np.float64]:
+    """0 or 1 for each label of each row, (rows, labels); a column of other numbers is refused."""
+    labels = np.stack([column_numbers(what, name, columns[name], "") for name in names], axis=1)
+    if (wrong := ~np.isin(labels, (0, 1))).any():
+        row, column = np.argwhere(wrong)[0]
+        raise DataError(
+            f"{what}: column {names[column]!r}, row {row + 1} is {labels[row, column]:g}, and several columns are "
+            f"labels, 0 or 1 in each row; correct it, or name one column for a class or a number"
+        )
+    return labels
 
 
 def _has_fractions(values: NDArray[Any]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from consilience.learner.passes import compute_features, layer_outputs
 from consilience.learner.spec import LearnerSpec
 from consilience.method import Method
 from consilience.methods import build_method
+from consilience.methods.task_kinds import role_for_kind
 from consilience.models import from_file
 from consilience.simulation.records.checkpoint import Checkpoint, load_checkpoint
 from consilience.simulation.records.fingerprint import run_fingerprints
@@ -79,12 +80,18 @@ class SavedRun:
     @cached_property
     def participants(self) -> Sequence[Participant]:
         """Learners in each of their roles, in the first variant: a learner's first role before its others."""
-        return build_participants(self._first, self.method, models_of(None, self._first))
+        kind = self.data.kind
+        return [replace(each, role=role_for_kind(self.method, each.role, kind)) for each in self._any_kind]
 
     @property
     def learners(self) -> int:
         """How many learners there are."""
-        return len({participant.learner for participant in self.participants})
+        return len({participant.learner for participant in self._any_kind})
+
+    @cached_property
+    def _any_kind(self) -> Sequence[Participant]:
+        """Learners with roles as they are before the kind of task is known."""
+        return build_participants(self._first, self.method, models_of(None, self._first))
 
     @property
     def _first(self) -> Config:
@@ -171,6 +178,7 @@ class SavedRun:
                 dtype,
                 device,
                 public=public,
+                target=self.data.target,
                 symbols=len(self.data.alphabet),
             )
             learner = Learner(spec)

@@ -81,12 +81,12 @@ def describe_case(local: LocalDatasets) -> str:
 
 def _table(table: np.ndarray, data: Dataset, sizes: np.ndarray) -> str:
     learners, classes = table.shape
-    group = kind_of(data.target).group
+    group, named = kind_of(data.target).group, data.group_names
     if classes > _COLUMNS:
         several = "classes" if group == "class" else f"{group}s"
         least = (table > 0).sum(1).min()
         return f"{sizes.min()} to {sizes.max()} samples per learner, {least} or more {several} each"
-    names = [name[:8] for name in data.group_names]
+    names = named if group == "bin" else [name[:8] for name in named]  # a number cut off is another number
     widths = [max(len(name), len(str(table[:, c].max()))) for c, name in enumerate(names)]
     first = len(f"learner {min(learners, _LINES) - 1}")
     lines = [
