@@ -67,6 +67,7 @@ class FederationConnection:
     def __init__(self, client: Link, store: StateFolder, state: PeerState, identity: Identity, timeout: float) -> None:
         self.client: Link = client
         self.state, self.timeout, self._store, self._identity = state, timeout, store, identity
+        self.closed = False
         self.backoff = Backoff()
         self.channels: dict[str, schema.Channel] = self.charter.channels
         self.inbox = Inbox(client, self.backoff, self.channels, state, self.save)
@@ -104,6 +105,8 @@ class FederationConnection:
 
     def close(self) -> None:
         """Save the state and close the connection; a pending upload stays in the folder for the next time."""
+        if self.closed:  # the folder may be another one's by now
+            return
         try:
             self.save()
         finally:
@@ -111,6 +114,7 @@ class FederationConnection:
 
     def disconnect(self) -> None:
         """Close the connection without saving, and let others use the folder."""
+        self.closed = True
         self.client.close()
         self._store.unlock()
 

@@ -8,10 +8,12 @@ from types import TracebackType
 from typing import Self
 
 from consilience.channels import Answer
+from consilience.errors import ConfigurationError
 from consilience.peer.connection import FederationConnection
 from consilience.peer.spent_budget import PrivacyBudget
 from consilience.peer.state import ChannelUpload
 from consilience.privacy.plan import PrivacyPlan
+from consilience.validation import check_number
 
 Uploads = dict[str, ChannelUpload]
 
@@ -78,12 +80,22 @@ class FederationMember:
     def _finish_round(self) -> None:
         """What is done when an upload has been computed, before it is saved and sent."""
 
+    def _check_call(self, wait: float) -> None:
+        """Refuse a call after `close`, when the folder may be another one's, or with a wait that is no time."""
+        check_number("wait", wait)
+        if self.connection.closed:
+            raise ConfigurationError(
+                f"this peer of {self.name!r} is closed: it neither downloads nor uploads any more; join again, with "
+                f"the same folder, to continue"
+            )
+
     def _download(self, names: Collection[str], draws: Mapping[str, int], wait: float) -> dict[str, Answer]:
         """New answers of these channels; draws: how many entries of each pool.
 
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that this member uploaded last.
         """
+        self._check_call(wait)
         self._refreshed = True
         connection, started = self.connection, time.monotonic()
         end = started + max(wait, connection.timeout)
@@ -103,6 +115,7 @@ class FederationMember:
 
         contributions: what to upload to some channels; called only where an upload can be queued.
         """
+        self._check_call(wait)
         connection, outbox = self.connection, self.connection.outbox
         end = time.monotonic() + max(wait, connection.timeout)
         if connection.state.unconfirmed:
