@@ -152,6 +152,8 @@ def test_noise_of_single_samples_needs_torch(private: Any) -> None:
         ),
         ({**SHARING, "encoding": "int4"}, ConfigurationError, "uploaded in int4 at one and float32 at the other"),
         ({**SHARING, "means": "seen"}, ConfigurationError, "has the channels prototypes, observations"),
+        ({**SHARING, "min_count": 1}, ConfigurationError, "min_count is 1, and features of single samples would leave"),
+        ({**SHARING, "n_avg": 1}, ConfigurationError, "n_avg is 1; .* an observation of one sample is that sample's"),
         ({**SHARING, "dimensions": 0.5}, ConfigurationError, "dimensions is 0.5, which is for simulations; leave"),
     ],
 )
@@ -173,7 +175,8 @@ def test_charters_that_contradict_their_method_are_refused(
         ),
         ({"name": "fedproto"}, {"width": 0}, "width is 0; it must be a whole number, 1 or more"),
         ({"name": "fedproto"}, {"bound": 0.0}, "bound is 0.0"),
-        ({**SHARING, "min_count": 1}, {}, "min_count is 1, and single samples would leave the members; use 2 or more"),
+        ({**SHARING, "min_count": 1}, {}, "min_count is 1, and features of single samples would leave the members"),
+        ({**SHARING, "n_avg": 1}, {}, "n_avg is 1; .* an observation of one sample is that sample's features"),
     ],
 )
 def test_charters_that_cannot_work_are_not_made(method: dict[str, Any], more: dict[str, Any], said: str) -> None:
