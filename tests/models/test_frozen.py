@@ -11,7 +11,9 @@ from torch import nn
 from consilience import simulate, split
 from consilience.data import load
 from consilience.errors import ConfigurationError
+from consilience.exchanges import Weights
 from consilience.models.frozen import frozen_names, frozen_norms
+from consilience.task import Task
 
 
 def frozen_layer(inputs: int, outputs: int) -> nn.Module:
@@ -61,6 +63,15 @@ def test_a_norm_beside_frozen_layers_normalizes() -> None:
     data = load("digits", train=60, test=20)
     found: Any = simulate(method="fedavg", data=data, model=network, learners=2, rounds=2, workers=0).model(learner=0)
     assert found[2].running_mean.abs().min() > 0 and not torch.equal(found[2].running_var, torch.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("frozen", "said"), [({"a", "b"}, "unfreeze some, or train adapters beside them$"), ({"a"}, "what is trained: b$")]
+)
+def test_a_part_without_anything_trained_names_what_is(frozen: set[str], said: str) -> None:
+    task = Task(3, 2, parameters={"a": (2,), "b": (2,)}, frozen=frozenset(frozen))
+    with pytest.raises(ConfigurationError, match=said):
+        Weights(part="a").channel(task)
 
 
 # Classifiers with adapters
