@@ -147,7 +147,7 @@ def covered_parameters(exchange: str, part: str, task: Task) -> list[str]:
         )
         raise ConfigurationError(
             f"{exchange}: part {part!r} covers {len(still)} parameters of {task.model}, such as {still[0]!r}, and all "
-            f"are frozen (requires_grad=False): they never travel; unfreeze some{others}"
+            f"are frozen (requires_grad=False): they never travel; unfreeze some, or {others}"
         )
     if not names and part in PARTS and not task.parts:
         raise ConfigurationError(
