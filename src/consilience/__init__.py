@@ -184,7 +184,18 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'consilience' has no attribute {name!r}")
-    home = import_module(f"consilience.{_HOMES[name]}")
+    try:
+        home = import_module(f"consilience.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from consilience.errors import ConfigurationError
+        from consilience.extras import install_command
+
+        raise ConfigurationError(
+            f"consilience.{name} needs torch: {install_command('learn')}; members without torch take part with "
+            f"consilience.join_arrays"
+        ) from error
     return getattr(home, name) if hasattr(home, name) else import_module(f"{home.__name__}.{name}")
 
 

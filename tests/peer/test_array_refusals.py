@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"features": object(), "labels": Y},
         r"reads as objects; give plain numbers, .*features\.toarray\(\)",
     ),
+    "masked features": (
+        {"features": np.ma.masked_equal(X, 0), "labels": Y},
+        r"12 values of features are masked: they are missing; .*features\.filled",
+    ),
+    "masked labels": ({"features": X, "labels": np.ma.masked_equal(Y, 2)}, "1 values of labels are masked"),
+    "labels as objects": (
+        {"features": X, "labels": np.array([0, 1, None])},
+        r"labels are ndarray, .*objects.*labels\.astype\(int\)",
+    ),
+    "no time": ({"features": X, "labels": Y, "wait": float("nan")}, "wait is nan; it must be a finite number, 0 or"),
+    "a time before now": ({"features": X, "labels": Y, "wait": -1}, "wait is -1; it must be a finite number, 0 or mor"),
     "beyond the bounds": (
         {"features": X + 9, "labels": Y * 0},
         r"of your features is 9, .* allows -1 to 1; scale your features as the other",
@@ -141,6 +152,8 @@ def test_noise_of_single_samples_needs_torch(private: Any) -> None:
         ),
         ({**SHARING, "encoding": "int4"}, ConfigurationError, "uploaded in int4 at one and float32 at the other"),
         ({**SHARING, "means": "seen"}, ConfigurationError, "has the channels prototypes, observations"),
+        ({**SHARING, "min_count": 1}, ConfigurationError, "min_count is 1, and features of single samples would leave"),
+        ({**SHARING, "n_avg": 1}, ConfigurationError, "n_avg is 1; .* an observation of one sample is that sample's"),
         ({**SHARING, "dimensions": 0.5}, ConfigurationError, "dimensions is 0.5, which is for simulations; leave"),
     ],
 )
@@ -162,7 +175,8 @@ def test_charters_that_contradict_their_method_are_refused(
         ),
         ({"name": "fedproto"}, {"width": 0}, "width is 0; it must be a whole number, 1 or more"),
         ({"name": "fedproto"}, {"bound": 0.0}, "bound is 0.0"),
-        ({**SHARING, "min_count": 1}, {}, "min_count is 1, and single samples would leave the members; use 2 or more"),
+        ({**SHARING, "min_count": 1}, {}, "min_count is 1, and features of single samples would leave the members"),
+        ({**SHARING, "n_avg": 1}, {}, "n_avg is 1; .* an observation of one sample is that sample's features"),
     ],
 )
 def test_charters_that_cannot_work_are_not_made(method: dict[str, Any], more: dict[str, Any], said: str) -> None:
@@ -185,3 +199,33 @@ def test_the_token_comes_from_the_environment(
     monkeypatch.setenv("CONSILIENCE_TOKEN", made.tokens[1])
     with join_arrays(url, folder=tmp_path) as peer:
         assert peer.name == "m1"
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan")])
+def test_a_weight_of_known_means_is_0_or_more(sharing: tuple[Founded, str, ArrayPeer], weight: float) -> None:
+    with pytest.raises(ConfigurationError, match=f"weight is {weight}; it must be a finite number, 0 or more"):
+        sharing[2].targets().as_samples(weight)
+
+
+def test_a_closed_member_leaves_its_folder_to_others_and_still_has_its_targets(
+    sharing: tuple[Founded, str, ArrayPeer], tmp_path: Path
+) -> None:
+    made, url, _ = sharing
+    peer = join_arrays(url, made.tokens[1], folder=tmp_path / "peer")
+    assert peer.share_arrays(features=X + 0.5, labels=Y * 0, wait=20) and peer.refresh()
+    known = peer.targets()
+    peer.close()
+    with join_arrays(url, made.tokens[1], folder=tmp_path / "peer") as again:
+        assert again.share_arrays(features=X, labels=Y * 0, wait=20)
+        saved = (tmp_path / "peer" / "peer" / "state.json").read_bytes()
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: peer.share_arrays(features=X, labels=Y * 0),
+            lambda: peer.introduce(features=X, labels=Y * 0) and peer.refresh(),
+            peer.refresh,
+        )
+        for call in calls:
+            with pytest.raises(ConfigurationError, match=r"'m1' in federation .* is closed, .*; join again"):
+                call()
+        peer.close()
+        assert (tmp_path / "peer" / "peer" / "state.json").read_bytes() == saved
+    assert np.array_equal(peer.targets().counts, known.counts) and known.counts[0] >= 3

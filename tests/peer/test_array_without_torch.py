@@ -52,3 +52,19 @@ def test_a_member_joins_shares_and_gets_targets_without_torch(tmp_path: Path) ->
 
 def test_what_is_missing_is_named_with_its_extra() -> None:
     assert run(MISSING) == "ConfigurationError members of a relay need httpcore: pip install -e '.[join]'"
+
+
+WITH_TORCH = """
+import sys
+sys.modules["torch"] = None
+import consilience
+try:
+    consilience.join
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_what_needs_torch_says_so_and_names_what_does_without() -> None:
+    said = "pip install -e '.[learn]'; members without torch take part with consilience.join_arrays"
+    assert run(WITH_TORCH) == f"ConfigurationError consilience.join needs torch: {said}"

@@ -11,6 +11,7 @@ from consilience.cli.main import main
 from consilience.errors import ConfigurationError
 from consilience.peer.charter_means import MeanRules
 from consilience.peer.create_charter import TaskShape, create_charter
+from consilience.peer.member_method import check_exchanges, member_method
 from consilience.wire import schema
 from consilience.wire.charter import read_charter
 from consilience.wire.encodings import Bit
@@ -98,3 +99,12 @@ def test_features_of_single_samples_do_not_travel_over_a_relay() -> None:
     method = {"name": "representation-sharing", "n_avg": 1, "min_count": 1}
     with pytest.raises(ConfigurationError, match="features of single samples would leave the members"):
         create_charter("some", method, TaskShape((4,), 3), ["mlp"])
+
+
+def test_a_member_refuses_a_charter_that_asks_for_single_samples() -> None:
+    """Whoever wrote the charter by hand: a member does not rely on its creator."""
+    charter, _ = create_charter("some", {"name": "representation-sharing"}, TaskShape((4,), 3), ["mlp"])
+    check_exchanges(member_method(charter), charter)
+    other = charter.model_copy(update={"method": {**charter.method, "n_avg": 1, "min_count": 1}})
+    with pytest.raises(ConfigurationError, match="features of single samples would leave the members"):
+        check_exchanges(member_method(other), other)

@@ -16,6 +16,7 @@ import pytest
 
 from consilience.errors import ConfigurationError, RelayError
 from consilience.peer.connection import RelayConnection, connect_to_relay
+from consilience.peer.http import RelayClient
 from consilience.peer.state import ChannelUpload
 from consilience.relay import admin
 from consilience.relay.app import Limits, Relay
@@ -277,3 +278,18 @@ def test_restored_relay_is_no_loss(federation: Federation, caplog: pytest.LogCap
     with served(federation) as url, peer(federation, url) as connection:
         assert share(connection, 2) and connection.state.receipt["epoch"] == connection.client.epoch
     assert "has lost" not in caplog.text
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_charter_of_another_protocol_is_named_as_such(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A relay of another version is no attack, and the message says what to do."""
+    send, other = RelayClient._request, with_body(lambda body: body.replace(b"protocol = 2", b"protocol = %d" % number))
+    monkeypatch.setattr(RelayClient, "_request", lambda *given: other(send(*given)))
+    said = f"serves a charter that cannot be followed: .*protocol is {number}; this library implements 2"
+    with served(federation) as url, pytest.raises(RelayError, match=said) as refused, peer(federation, url):
+        pass
+    assert "use the version of consilience that the charter was made with, or create" in str(refused.value)
+    assert "changed on its way" not in str(refused.value)
+    assert not (federation.store.parent / "member").exists()

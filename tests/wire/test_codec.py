@@ -93,6 +93,15 @@ def test_errors_about_a_header_have_the_names_of_the_message() -> None:
         assert caught.value.field == field
 
 
+def test_a_body_with_the_names_of_the_message_is_told_that_names_are_places() -> None:
+    message = {"x": Field((1,))}
+    body = codec.encode(message, {"x": floats(1.0)}).replace(b'"0":', b'"x":')
+    with pytest.raises(
+        WireError, match=r"missing \['x'\], unknown \['x'\].*name is its place in the message, such as '0'"
+    ):
+        codec.decode(message, body)
+
+
 def test_every_encoding_in_one_body() -> None:
     message = {
         "p.mean": Field((1, 2), FLOAT32),

@@ -41,8 +41,8 @@ for _heading, _commands in _COMMANDS.items():
 app.add_typer(relay, name="relay", rich_help_panel="Over a network")
 
 _EXTRAS = {
-    "learn": {"torch", "sklearn", "scipy", "pooch", "PIL", "httpx"},
-    "relay": {"starlette", "uvicorn", "httptools", "cryptography"},
+    "learn": {"torch", "sklearn", "scipy", "networkx", "pooch", "PIL"},
+    "relay": {"starlette", "uvicorn", "httptools", "cryptography", "prometheus_client"},
 }
 """The packages of each extra: a relay needs no torch, and a learner no server."""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from consilience.config.schedules import Rate, number_or_schedule
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Received, Scope, State, View
+from consilience.functional.group_channels import means_channel
 from consilience.functional.group_means import (
     Weighting,
     distance_to_expected,
@@ -22,11 +23,9 @@ from consilience.task import Task, TaskKind
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
-from consilience.wire.robustness import PLAIN, Robustness
 
 Scale = Literal["absolute", "relative"]
 """How distances count: as they are, or relative to how far the means of different classes are apart."""
-_ONE_EACH = Robustness(weight_cap=1)  # a learner that claims more counts as one
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,8 @@ class ClassMeans(AveragingExchange):
 
     def channel(self, task: Task) -> schema.Mean:
         """A standing mean of (groups, width), weighted by group counts, or with equal weights of at most 1."""
-        groups = group_count(task)
-        shape, bound = (groups, self.width(task)), self.bound(task)
-        means = schema.Tensor(shape, self.encoding, self.encoding, -bound, bound)
-        robustness = PLAIN if self.weighting == "samples" else _ONE_EACH
-        return schema.Mean(self.name, {"mean": means}, (groups,), self.scope, robustness=robustness)
+        shape = (group_count(task), self.width(task))
+        return means_channel(self.name, shape, self.bound(task), self.encoding, self.weighting, self.scope)
 
     def describe_upload(self) -> str:
         """What leaves the learner, in a few words."""

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from consilience.exchanges.base import View
 from consilience.exchanges.class_means import ClassMeans
+from consilience.functional.group_channels import LARGEST_LOGIT
 from consilience.task import Task
-
-_BOUND = 1e4  # larger than any plausible logit, and small enough for exact sums in float64
 
 
 @dataclass(frozen=True)
@@ -33,4 +32,4 @@ class Logits(ClassMeans):
 
     def bound(self, task: Task) -> float:
         """The same for every model."""
-        return _BOUND
+        return LARGEST_LOGIT

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from consilience.config.schedules import Rate, as_number, number_or_schedule
-from consilience.errors import ConfigurationError
 from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Received, Scope, State, View
 from consilience.exchanges.dimensions import Subspace, check_dimensions, only_shared, shared_width, with_zeros
+from consilience.functional.group_channels import check_observation_size, mean_tensor
 from consilience.functional.group_means import Weighting, sampled_group_means, sampled_membership, upload_weight
 from consilience.functional.mutual_information import mutual_information_bound
 from consilience.kinds import ALL_KINDS, group_count, kind_of
@@ -73,11 +73,7 @@ class Observations(AveragingExchange):
         check_choice("scope", self.scope, get_args(Scope))
         check_choice("weighting", self.weighting, get_args(Weighting))
         check_dimensions(self.dimensions, self.subspace, self.encoding)
-        if self.n_avg == 1 < self.min_count:
-            raise ConfigurationError(
-                "n_avg is 1; it must be a whole number, 2 or more: an observation of one sample is that sample's "
-                "features. If they may leave the learner, set min_count=1"
-            )
+        check_observation_size(self.n_avg, self.min_count)
 
     @property
     def kinds(self) -> tuple[TaskKind, ...]:
@@ -98,10 +94,9 @@ class Observations(AveragingExchange):
         """A pool of (groups, width) entries with a count for each group."""
         groups = group_count(task)
         shape = (groups, shared_width(task.width, self.dimensions, self.subspace))
-        means = schema.Tensor(shape, self.encoding, self.encoding, -task.bound, task.bound)
         return schema.Pool(
             self.name,
-            {"mean": means},
+            mean_tensor(shape, task.bound, self.encoding),
             rows=(groups,),
             scope=self.scope,
             keep=self.up,

@@ -141,10 +141,11 @@ def covered_parameters(exchange: str, part: str, task: Task) -> list[str]:
     """The model's parameters that a part covers; refuses one that covers nothing that is trained."""
     names = task.covered(part, task.parameters)
     if not names and (still := replace(task, frozen=frozenset()).covered(part, task.parameters)):
+        some = bool(task.covered(TRAINED, task.parameters))
+        others = f"name a part of what is trained: {_listed(task)}" if some else "train adapters beside them"
         raise ConfigurationError(
             f"{exchange}: part {part!r} covers {len(still)} parameters of {task.model}, such as {still[0]!r}, and all "
-            f"are frozen (requires_grad=False): they never travel; unfreeze some, or name a part of what is trained: "
-            f"{_listed(task)}"
+            f"are frozen (requires_grad=False): they never travel; unfreeze some, or {others}"
         )
     if not names and part in PARTS and not task.parts:
         raise ConfigurationError(

@@ -25,7 +25,8 @@ FROZEN_SEED = seed_of("frozen part")
 def frozen_names(module: nn.Module) -> frozenset[str]:
     """Names of the frozen parameters and buffers of a module.
 
-    A buffer belongs to the nearest module around it that has parameters, and is frozen where one of these is.
+    A buffer belongs to the nearest module around it that has parameters, and is frozen where one of these is. Running
+    statistics of layers such as BatchNorm, which change in training, are frozen where all of these are.
     """
     frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     if not frozen:
@@ -35,10 +36,11 @@ def frozen_names(module: nn.Module) -> frozenset[str]:
 
 
 def _has_frozen_owner(buffer: str, modules: Mapping[str, nn.Module]) -> bool:
-    owner = buffer.rpartition(".")[0]
+    holder = owner = buffer.rpartition(".")[0]
     while owner and next(modules[owner].parameters(), None) is None:
         owner = owner.rpartition(".")[0]
-    return any(not parameter.requires_grad for parameter in modules[owner].parameters())
+    enough = all if isinstance(modules[holder], nn.modules.batchnorm._NormBase) else any
+    return enough(not parameter.requires_grad for parameter in modules[owner].parameters())
 
 
 def frozen_norms(module: nn.Module) -> Iterator[nn.Module]:

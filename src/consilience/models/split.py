@@ -19,6 +19,9 @@ from consilience.errors import ConfigurationError, UnknownName
 from consilience.input_fields import InputFields
 from consilience.models.split_model import SplitModel, describe_value
 
+_ADAPTED = "base_layer"
+"""Where a layer with an adapter, of peft, keeps the layer that it was made of."""
+
 
 class LayerInputRecorder(nn.Module):
     """Replaces a linear layer: records its input, and returns zeros of the layer's output shape.
@@ -99,6 +102,7 @@ def split(model: nn.Module, at: str | None = None, *, bound: float = math.inf) -
     _refuse_unusable(model)
     name = _linears(model)[-1] if at is None else at
     layer = _layer(model, name)
+    _refuse_adapted(model, name)
     recording = _replace_layer(model, name, LayerInputRecorder(layer.out_features))
     of_layer = {id(p) for p in layer.parameters()}
     shared = [key for key, p in recording.named_parameters() if id(p) in of_layer]
@@ -161,11 +165,28 @@ def _layer(model: nn.Module, at: str) -> nn.Linear:
         raise UnknownName("linear layer", at, _linears(model), type(model).__name__)
     layer = layers[at]
     if not isinstance(layer, nn.Linear):
+        inside = [name for name in _linears(model) if name.startswith(f"{at}.")]
+        _refuse_adapted(model, (inside or [at])[-1])
         raise ConfigurationError(
             f"layer {at!r} of {type(model).__name__} is a {type(layer).__name__}, and the logits must come from a "
-            f"torch.nn.Linear: {', '.join(_linears(model))}"
+            f"torch.nn.Linear: {', '.join(inside or _linears(model))}"
         )
     return layer
+
+
+def _refuse_adapted(model: nn.Module, at: str) -> None:
+    """Refuse a layer that is one term of a sum: one of an adapter's matrices, or the layer that it was added to."""
+    names = at.split(".")
+    for end in range(len(names), 0, -1):
+        adapted = model.get_submodule(".".join(names[:end]))
+        if isinstance(getattr(adapted, _ADAPTED, None), nn.Module):
+            whole = ".".join(names[:end])
+            raise ConfigurationError(
+                f"layer {at!r} of {type(model).__name__} is one part of {whole!r}, to which an adapter was added, and "
+                f"the logits are the sum of several; train the classifier itself, such as with "
+                f"LoraConfig(modules_to_save=[{names[end - 1]!r}]) of peft, and leave it out of target_modules; or "
+                f"name another layer"
+            )
 
 
 def _replace_layer(model: nn.Module, at: str, layer: nn.Module) -> nn.Module:

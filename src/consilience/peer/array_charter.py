@@ -39,8 +39,6 @@ def create_array_charter(
     check_number("bound", bound, low=1e-12)
     if any(channel != "logits" for channel in METHODS[str(method["name"])]):
         check_integer("width", width)
-    if int(method.get("min_count", 2)) < 2:
-        raise ConfigurationError("min_count is 1, and single samples would leave the members; use 2 or more")
     exchanges = array_exchanges(method, classes, width, bound)
     channels = {e.name: MeanRules().apply(e.channel, ()) for e in exchanges}
     charter = build_charter(name, method, classes, channels, {}, seed, rules)

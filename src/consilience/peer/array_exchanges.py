@@ -1,7 +1,8 @@
 """What a member without torch can share: means of features or logits by class, as the charter describes them.
 
-The means are those of the exchanges `Prototypes`, `Logits` and `Observations`, computed by the same functions. What
-belongs to an exchange of torch beside them, its name and its channel, is repeated here; a test compares the two.
+The means are those of the exchanges `Prototypes`, `Logits` and `Observations`, computed by the same functions, and so
+are the channels of means. Which exchanges a method has is repeated here, and how its settings are those of a pool; a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ import numpy as np
 from consilience.config.built_in_methods import BUILT_IN
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.functional.class_means import class_means, sampled_means
+from consilience.functional.group_channels import (
+    LARGEST_LOGIT,
+    check_observation_size,
+    mean_tensor,
+    means_channel,
+    refuse_single_samples,
+)
 from consilience.functional.group_means import Weighting, upload_weight
 from consilience.randomness import AFTER_TRAINING, uniform_by_sample
 from consilience.validation import check_choice, check_integer
@@ -22,7 +30,6 @@ from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, without_local_choices
 from consilience.wire.charter import Charter
 from consilience.wire.encodings import parse_encoding
-from consilience.wire.robustness import PLAIN, Robustness
 
 Values = Literal["features", "logits"]
 METHODS: dict[str, tuple[str, ...]] = {
@@ -32,8 +39,6 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 """The methods that members without torch can take part in, and their exchanges."""
 OBSERVATIONS, LOGITS, PROTOTYPES = "observations", "logits", "prototypes"
-LARGEST_LOGIT = 1e4
-"""The bound of logits, of any model."""
 
 
 @dataclass(frozen=True)
@@ -104,21 +109,21 @@ def array_exchanges(method: Mapping[str, Any], classes: int, width: int, bound: 
     method: its name and settings. width, bound: of features, how many a sample has and the largest absolute value.
     """
     name, settings = str(method["name"]), _checked_settings(method)
-    up, down, weighting = settings.get("up", 1), settings.get("down", 1), settings["weighting"]
+    weighting, min_count = settings["weighting"], settings.get("min_count", 2)
+    refuse_single_samples(min_count)
     names = METHODS[name] if settings.get("means", "global") == "global" else (OBSERVATIONS,)
     exchanges = []
     for each in names:
         shape, high = ((classes, classes), LARGEST_LOGIT) if each == LOGITS else ((classes, width), bound)
         encoding = parse_encoding(settings["encoding"])
-        tensors = {"mean": schema.Tensor(shape, encoding, encoding, -high, high)}
-        channel: schema.Channel
-        if each == OBSERVATIONS:
-            channel = schema.Pool(each, tensors, rows=(classes,), keep=up, draw=down)
-        else:
-            robustness = PLAIN if weighting == "samples" else Robustness(weight_cap=1)
-            channel = schema.Mean(each, tensors, (classes,), robustness=robustness)
-        size = settings["n_avg"] if each == OBSERVATIONS else 0
-        exchanges.append(ArrayExchange(channel, settings.get("min_count", 2), weighting, size))
+        if each != OBSERVATIONS:
+            means = means_channel(each, shape, high, encoding, weighting)
+            exchanges.append(ArrayExchange(means, min_count, weighting))
+            continue
+        check_observation_size(settings["n_avg"], min_count)
+        tensors, (up, down) = mean_tensor(shape, high, encoding), (settings["up"], settings["down"])
+        pool = schema.Pool(each, tensors, rows=(classes,), keep=up, draw=down)
+        exchanges.append(ArrayExchange(pool, min_count, weighting, settings["n_avg"]))
     return exchanges
 
 

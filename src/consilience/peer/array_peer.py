@@ -81,7 +81,7 @@ class ArrayPeer(FederationMember):
         If you have not called `refresh` since the last round, it is called now: a loop needs `targets` and
         `share_arrays` only.
         """
-        if not self._refreshed:
+        if not self._refreshed and not self.connection.closed:
             self.refresh()
         return targets_of(list(self._exchanges.values()), self.connection.state.answers, self.charter.classes)
 

@@ -98,6 +98,11 @@ def _array(what: str, given: Any) -> np.ndarray:
     if found.dtype == object:
         raise ConfigurationError(
             f"{what} are {type(given).__name__}, which NumPy reads as objects; give plain numbers, such as "
-            f"{what}.toarray() of a sparse matrix"
+            f"{what}.astype({'int' if what == 'labels' else 'float'}), or {what}.toarray() of a sparse matrix"
+        )
+    if isinstance(given, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(given).sum())):
+        raise ConfigurationError(
+            f"{masked} values of {what} are masked: they are missing; leave these samples out, or fill in values, such "
+            f"as with {what}.filled(...)"
         )
     return found

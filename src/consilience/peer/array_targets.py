@@ -9,6 +9,7 @@ import numpy as np
 
 from consilience.channels import Answer, empty_answer
 from consilience.peer.array_exchanges import LOGITS, OBSERVATIONS, PROTOTYPES, ArrayExchange
+from consilience.validation import check_number
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Targets:
         weight: of each mean, and of all observations of a class together. A library takes them beside one's own
         samples, such as `fit(features, labels, sample_weight=weights)` of scikit-learn.
         """
+        check_number("weight", weight)
         known, seen = np.flatnonzero(self.known), self.known_observations
         entries, classes = np.nonzero(seen)
         features = np.concatenate([self.means[known], self.observations[entries, classes]])

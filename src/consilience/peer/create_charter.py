@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from consilience.data import Scaling
 from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
+from consilience.functional.group_channels import refuse_single_samples
 from consilience.input_fields import InputFields
 from consilience.learner.initial_state import common_values
 from consilience.learner.learner import Learner
@@ -149,10 +150,7 @@ def _refuse_local_only(method: Method) -> None:
                 f"{exchange.name}: dimensions is {getattr(exchange, 'dimensions', 1.0)}, which is for simulations: a "
                 f"member of a relay takes the width of features from the charter; leave dimensions and subspace out"
             )
-        if getattr(exchange, "min_count", 2) < 2:
-            raise ConfigurationError(
-                "min_count is 1, and features of single samples would leave the members; over a relay use 2 or more"
-            )
+        refuse_single_samples(getattr(exchange, "min_count", 2))
 
 
 def _refuse_turns(method: Method) -> None:

@@ -213,7 +213,7 @@ def _task_of(model: SplitModel) -> Task:
         model.bound,
         parameters,
         buffers,
-        type(model).__name__,
+        type(model.original).__name__,
         parts=model.parts,
         frozen=frozen_names(model),
     )

@@ -12,6 +12,7 @@ from consilience.peer.connection import FederationConnection
 from consilience.peer.spent_budget import PrivacyBudget
 from consilience.peer.state import ChannelUpload
 from consilience.privacy.plan import PrivacyPlan
+from consilience.validation import check_number
 
 Uploads = dict[str, ChannelUpload]
 
@@ -78,14 +79,19 @@ class FederationMember:
     def _finish_round(self) -> None:
         """What is done when an upload has been computed, before it is saved and sent."""
 
+    def _check_call(self, wait: float) -> None:
+        """Refuse a call after `close`, when the folder may be another one's, or with a wait that is no time."""
+        check_number("wait", wait)
+        self.connection.require_open()
+
     def _download(self, names: Collection[str], draws: Mapping[str, int], wait: float) -> dict[str, Answer]:
         """New answers of these channels; draws: how many entries of each pool.
 
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that this member uploaded last.
         """
+        self._check_call(wait)
         connection, started = self.connection, time.monotonic()
-        connection.require_open()
         self._refreshed = True
         end = started + max(wait, connection.timeout)
         connection.outbox.flush(connection.timeout)
@@ -104,8 +110,8 @@ class FederationMember:
 
         contributions: what to upload to some channels; called only where an upload can be queued.
         """
+        self._check_call(wait)
         connection, outbox = self.connection, self.connection.outbox
-        connection.require_open()
         end = time.monotonic() + max(wait, connection.timeout)
         if connection.state.unconfirmed:
             outbox.flush(end - time.monotonic())

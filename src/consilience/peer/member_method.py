@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from consilience.config.overrides import parse_method
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.functional.group_channels import refuse_single_samples
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.methods.task_kinds import method_for_kind
@@ -51,7 +52,9 @@ def _named_method(charter: Charter, own: str | Method | None) -> Method:
 
 
 def check_exchanges(method: Method, charter: Charter) -> None:
-    """Refuse a method whose exchanges are not those of the charter."""
+    """Refuse a method whose exchanges are not those of the charter, or that would upload single samples."""
+    for exchange in method.exchanges:
+        refuse_single_samples(getattr(exchange, "min_count", 2))
     mine = [e.name for e in method.exchanges if e.scope == "everybody"]
     for name in (n for n in charter.channels if n not in mine):
         raise UnknownName(

@@ -64,8 +64,8 @@ class RelayTrust:
         """The key and the federation that a charter names."""
         try:
             charter = read_charter(text, "the relay's charter")
-        except ConsilienceError as error:
-            raise self._refusal(str(error)) from error
+        except ConsilienceError as error:  # of another version, or changed on its way
+            raise _refused(f"{self.url} serves a charter that cannot be followed: {error}") from error
         return charter.relay_key, charter.name
 
     def check_receipt(self, round_: int, headers: Headers, body: bytes) -> int:
@@ -107,8 +107,10 @@ class RelayTrust:
         return epoch
 
     def _refusal(self, why: str) -> RelayUnreachable:
-        found = RelayUnreachable(
-            f"{self.url} is not the relay that this member knows, or was changed on its way: {why}"
-        )
-        found.code, found.may_have_arrived = SIGNATURE, True
-        return found
+        return _refused(f"{self.url} is not the relay that this member knows, or was changed on its way: {why}")
+
+
+def _refused(message: str) -> RelayUnreachable:
+    found = RelayUnreachable(message, may_have_arrived=True)
+    found.code = SIGNATURE
+    return found

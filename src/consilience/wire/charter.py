@@ -73,9 +73,9 @@ class Charter(CharterSection):
     def _check(self) -> Charter:
         if self.protocol != PROTOCOL:
             raise ValueError(
-                f"protocol is {self.protocol}; this library implements {PROTOCOL}, in which bodies have other names "
+                f"protocol is {self.protocol}; this library implements {PROTOCOL}, in which bodies have another form "
                 f"(docs/protocol.md); use the version of consilience that the charter was made with, or create the "
-                f"federation again"
+                f"federation again with this one"
             )
         for what, name in [("name", self.name), *(("channel", name) for name in self.channel_settings)]:
             if not NAME.fullmatch(name):

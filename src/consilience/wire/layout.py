@@ -180,4 +180,6 @@ def check_names(
             f"the tensors do not match the schema: missing {_short(missing)}, unknown {_short(unknown)}; "
             f"declared are {_short(sorted(known.get(name, name) for name in declared))}"
         )
+        if not set(unknown).isdisjoint(known.values()):
+            why += "; in a body a tensor's name is its place in the message, such as '0'"
         raise WireError(why, code="undeclared-name", field=missing[0] if missing else _label(unknown[0]))
