@@ -62,7 +62,7 @@ SIZES = {
         {**TASKS["MNIST"], "rounds": 10, "batch_size": 128},
         {
             **dict.fromkeys(ALONE, _RATE),
-            "upload": {"method": {"kd": 0.1}, **_UPLOAD, "private_uploads": 5, **_RATE},
+            "upload": {"method": {"kd": 0.3}, **_UPLOAD, "private_uploads": 1, **_RATE},
             "training": {**_TRAINING, "batch_size": 256, "seeds": 2},
         },
     ),
