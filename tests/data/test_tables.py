@@ -205,7 +205,7 @@ def test_options_of_tables_are_refused_elsewhere() -> None:
     ],
 )
 def test_label_columns_that_cannot_be_learned_are_refused_by_name(
-    tmp_path: Path, labels: dict[str, list[Any]], says: str
+    tmp_path: Path, labels: dict[str, Any], says: str
 ) -> None:
     path = write(tmp_path / "trees.csv", kind=[i % 2 for i in range(ROWS)], garden=None, **labels)
     with pytest.raises(DataError, match=f"(?s){says}"):
