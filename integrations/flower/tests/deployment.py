@@ -60,7 +60,9 @@ class Deployment:
 
     def start_link(self) -> None:
         where = ("--host", "127.0.0.1", "--port", str(self.port))
-        process = self.start("superlink", "flower-superlink", "--insecure", *where)
+        process = self.start(
+            "superlink", "flower-superlink", "--insecure", "--disable-runtime-dependency-installation", *where
+        )
         _await_port(self.port, process, self.folder / "superlink.log")
 
     def start_node(self, name: str, config: str) -> None:

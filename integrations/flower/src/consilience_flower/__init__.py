@@ -4,8 +4,8 @@ The ServerApp passes requests to a relay, and the ClientApp is a member of it. U
 that speak HTTP with a relay, to the byte; Flower carries them.
 """
 
-from consilience_flower.loop import open_peer
-from consilience_flower.member import member_app
-from consilience_flower.server import server_app
+from consilience_flower.loop import join_federation, open_peer
+from consilience_flower.member import NodeTraining, member_app
+from consilience_flower.server import run_federation, server_app
 
-__all__ = ["member_app", "open_peer", "server_app"]
+__all__ = ["NodeTraining", "join_federation", "member_app", "open_peer", "run_federation", "server_app"]
