@@ -12,7 +12,12 @@ from typing import Any
 
 import numpy as np
 from consilience_flower import NodeTraining, member_app
+from consilience_flower.gateway import RelayGateway
+from consilience_flower.run import FederationRun
+from consilience_flower.settings import FederationSettings
+from consilience_flower.member import Training
 from flwr.app import Context
+from local_grid import LocalGrid, LocalNode
 
 from consilience import simulate
 from consilience.channels import Answer
@@ -58,6 +63,19 @@ def ward(folder: Path, number: int, **more: str | int) -> dict[str, str | int]:
         "consilience-folder": str(folder / f"ward-{number}"),
         **more,
     }
+
+
+def member(folder: Path, number: int, train: Training = training, **more: str | int) -> LocalNode:
+    """A node of a local grid that is a ward."""
+    return LocalNode(member_app(train), ward(folder, number, **more))
+
+
+def run_locally(grid: LocalGrid, folder: Path, rounds: int, **more: Any) -> list[dict[str, Any]]:
+    """Run the federation of `wards.toml` in a folder on a local grid; the lines that the server has written."""
+    settings = FederationSettings(folder / "wards.toml", folder / "wards.db", rounds=rounds, **more)
+    with RelayGateway(settings.store, settings.charter) as relay:
+        FederationRun(grid, relay, settings).run()
+    return results(settings.results)
 
 
 def simulate_wards(rounds: int, method: str = "representation-sharing", *, alike: bool = False) -> Result:
@@ -106,6 +124,3 @@ def results(file: Path) -> list[dict[str, Any]]:
     """The lines that the server has written, by round and member."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return sorted(lines, key=lambda line: (line["round"], line["member"]))
-
-
-__all__ = ["member_app", "training"]

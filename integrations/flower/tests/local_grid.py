@@ -9,6 +9,9 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as flwr-serverapp sets it before it runs an app
 
 Loses = Callable[[str, Message], bool]
 """Whether a message to the node, or its reply, is lost: called with "message" or "reply" before each."""

@@ -65,7 +65,7 @@ class RelayGateway:
             admin.create(store, charter)
         self._check_store(charter)
         self._tokens: dict[str, str] = {}
-        self._url = ""
+        self.url = ""
 
     def _check_store(self, file: Path) -> None:
         with admin.open_store(self.store) as opened:
@@ -81,7 +81,7 @@ class RelayGateway:
         started = threading.Event()
 
         def ready(url: str) -> None:
-            self._url = url.rstrip("/")
+            self.url = url.rstrip("/")
             started.set()
 
         self._server = bind_server(Relay(self.store).app(), ServerSettings(port=0), ready)
@@ -149,7 +149,7 @@ class RelayGateway:
         try:
             answer = self._pool.request(
                 request.method,
-                self._url + request.path,
+                self.url + request.path,
                 headers=headers,
                 content=request.body if request.method == "PUT" else None,
                 extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), _REQUEST)},

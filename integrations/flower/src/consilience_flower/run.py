@@ -241,7 +241,7 @@ class FederationRun:
         up, down = sum(node.up for node in nodes), sum(node.down for node in nodes)
         log.info("round %d: %d nodes, %d bytes up, %d bytes down", round_, len(nodes), up, down)
         for node in nodes:
-            log.info("round %d, %s: %s", round_, node.member, _shown(node.metrics))
+            log.info("round %d, %s: %s", round_, node.member, _shown(_own(node.metrics)))
 
 
 def _own(metrics: Mapping[str, float | int]) -> dict[str, float | int]:
