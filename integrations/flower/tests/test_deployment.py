@@ -36,7 +36,7 @@ def test_three_nodes_give_the_simulator_s_bytes_and_bits(tmp_path: Path) -> None
     for key, name in (("bytes_up", "bytes.up"), ("bytes_down", "bytes.down")):
         seen = np.array([line[key] for line in lines]).reshape(ROUNDS + 1, WARDS)
         np.testing.assert_array_equal(seen, np.stack([record[name][0] for record in records]))
-        assert (seen == 2896).all()  # 2 tensors of 10 x 32 float32, and 2 times 10 counts: 2 * (1280 + ...) bytes
+        assert (seen == 2896).all()
     trained = [line for line in lines if line["round"] > 0]
     for key in ("accuracy", "loss.cross_entropy", "loss.prototypes", "loss.observations"):
         seen = np.array([line[key] for line in trained]).reshape(ROUNDS, WARDS)
