@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 EXAMPLE = Path(__file__).parents[1] / "example"
 BIN = Path(sys.executable).parent
@@ -96,18 +97,46 @@ class Deployment:
         return self.log("run")
 
     def stop(self, name: str, with_signal: signal.Signals = signal.SIGTERM) -> None:
-        """End a process and those that it has started."""
+        """End a process and those that it has started, some of which are in sessions of their own."""
         process = self.processes.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, with_signal)
-        try:
+        family = _family(process.pid) if process.poll() is None else []
+        for each in family if with_signal == signal.SIGKILL else family[:1]:
+            os.kill(each.pid, with_signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
+        known = {(each.pid, each.started) for each in family}
+        for each in (each for each in _running() if (each.pid, each.started) in known):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and whatever of its group is left
-            process.wait()
+                os.kill(each.pid, signal.SIGKILL)
+        process.wait()
+
+
+class _Process(NamedTuple):
+    """A process; the time of its start tells it from a later one with its number."""
+
+    pid: int
+    parent: int
+    started: str
+
+
+def _running() -> list[_Process]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
+    return [_Process(int(pid), int(parent), started) for pid, parent, started in map(_split, listed.splitlines())]
+
+
+def _split(line: str) -> list[str]:
+    return line.split(None, 2)
+
+
+def _family(pid: int) -> list[_Process]:
+    """A process, those that it has started, and those that they have."""
+    running = _running()
+    found, newest = list[_Process](), [each for each in running if each.pid == pid]
+    while newest:
+        found += newest
+        parents = {each.pid for each in newest}
+        newest = [each for each in running if each.parent in parents]
+    return found
 
 
 def _toml(value: str | int | bool) -> str:

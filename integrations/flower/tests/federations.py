@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from consilience_flower import NodeTraining, member_app
 from consilience_flower.gateway import RelayGateway
+from consilience_flower.member import Training
 from consilience_flower.run import FederationRun
 from consilience_flower.settings import FederationSettings
-from consilience_flower.member import Training
 from flwr.app import Context
 from local_grid import LocalGrid, LocalNode
 

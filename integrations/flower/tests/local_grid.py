@@ -29,9 +29,7 @@ class LocalNode:
     """Types of the messages that it has worked on."""
 
     def context(self) -> Context:
-        return Context(
-            run_id=1, node_id=self.id, node_config=dict(self.config), state=RecordDict(), run_config={}
-        )
+        return Context(run_id=1, node_id=self.id, node_config=dict(self.config), state=RecordDict(), run_config={})
 
 
 class LocalGrid(Grid):

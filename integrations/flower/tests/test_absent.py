@@ -63,7 +63,8 @@ def test_an_upload_whose_reply_is_lost_is_sent_again_with_the_same_bytes(tmp_pat
     sent: list[tuple[str, bytes]] = []
 
     def loses(what: str, message: Message) -> bool:
-        if what == "reply" and grid.steps.count("train") == 1 and not lost:
+        trains = what == "reply" and message.metadata.message_type == "train"
+        if trains and grid.steps.count("train") == 1 and not lost:
             pending = StateFolder(tmp_path / "ward-1").load()
             assert pending is not None and pending[1].pending is not None
             lost.append(pending[1].pending.body)

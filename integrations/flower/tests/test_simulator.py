@@ -53,7 +53,7 @@ def test_nodes_give_the_simulator_s_numbers(tmp_path: Path, method: str) -> None
             assert not seen[0].any() or name == "bytes.down"
         np.testing.assert_array_equal(seen[1 - before :], np.stack([record[name][0] for record in records]))
     trained = [line for line in lines if line["round"] > 0]
-    for key in ("accuracy", *(k for k in result.history.keys() if k.startswith("loss."))):
+    for key in ("accuracy", *(k for k in result.history if k.startswith("loss."))):
         seen = np.array([line[key] for line in trained]).reshape(ROUNDS, WARDS)
         np.testing.assert_array_equal(seen, result.history[key][:, 0])
 
