@@ -18,6 +18,7 @@ from consilience.errors import ConfigurationError
 from consilience.peer.state_folder import StateFolder
 from consilience.relay import admin
 from consilience.relay.store import Store
+from consilience.wire.rules import Rules
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -94,7 +95,7 @@ def test_an_upload_whose_reply_is_lost_is_sent_again_with_the_same_bytes(tmp_pat
 
 @pytest.mark.parametrize("missed", [1, 3])
 def test_a_member_that_missed_moves_of_a_moving_mean_gets_the_common_values(tmp_path: Path, missed: int) -> None:
-    write_wards(tmp_path / "wards.toml", "fedavg", alike=True)
+    write_wards(tmp_path / "wards.toml", "fedavg", alike=True, rules=Rules(deadline=2.0))
     nodes = [member(tmp_path, n, alike) for n in range(3)]
     grid = LocalGrid(nodes)
     nodes[2].loses = lambda what, message: what == "message" and 2 <= grid.steps.count("evaluate") < 2 + missed
@@ -122,6 +123,20 @@ def test_a_new_member_starts_from_the_common_values_as_they_are(tmp_path: Path) 
     assert versions[:1] == [0] and versions[1] == 3  # of the rounds before it, before it trains
     assert own_rounds(tmp_path, 2) == [1, 2]
     assert_common_values(tmp_path, 3)
+
+
+def test_a_new_member_has_what_the_others_share_before_it_trains(tmp_path: Path) -> None:
+    write_wards(tmp_path / "wards.toml")
+    grid = LocalGrid([member(tmp_path, n) for n in range(2)])
+
+    def after(kind: str) -> None:
+        if kind == "evaluate" and grid.steps.count("evaluate") == 2:
+            grid.add(member(tmp_path, 2))
+
+    grid.after = after
+    lines = run_locally(grid, tmp_path, 2, nodes=2)
+    (first,) = [line for line in lines if line["member"] == "ward-2"]
+    assert first["round"] == 2 and first["loss.prototypes"] > 0
 
 
 def assert_common_values(folder: Path, members: int) -> None:

@@ -109,8 +109,8 @@ def _catch_up(opened: _Opened) -> None:
     if link.requests:
         return
     if trainer.is_new:
-        trainer.start_from_now()
-    if link.has_answers and not link.requests:
+        trainer.start_from_now(late=opened.round > 1)
+    elif link.has_answers:
         trainer.receive()
 
 

@@ -171,7 +171,7 @@ class FederationRun:
                 else:
                     log.warning("%s: its upload is refused: %s", node.member, why_refused(receipts[request.key]))
             node.responses = {**(node.responses if again else {}), **receipts}
-        if any(node.responses for node in nodes):
+        if not again and any(node.responses for node in nodes):
             self._relay.wait_for_means(nodes[0].member, self._settings.timeout)
         for node in nodes:
             answers = self._relay.send(node.member, [each for each in asked[node.id] if each.method == "GET"])

@@ -27,13 +27,15 @@ class MessageTrainer(FederatedTrainer):
         """Hold the answers that have come with the message; they are those of the last round."""
         self._receive(self._download(self._expected()))
 
-    def start_from_now(self) -> None:
-        """Begin with the common values as they are now, where the others are ahead of a new member."""
-        held = self.connection.state.answers
-        moving = [n for n in self._received_names(self.connection.channels) if self.connection.channels[n].moves]
+    def start_from_now(self, *, late: bool) -> None:
+        """Begin a new member with the common values as they are now. late: also with all that others have shared."""
+        held, channels = self.connection.state.answers, self.connection.channels
+        names = self._received_names(channels)
+        moving = [name for name in names if channels[name].moves]
         versions = (self.connection.inbox.status(float("inf"), self.connection.timeout) or {}).get("versions", {})
-        if any(versions.get(name, 0) > held[name].version for name in moving if name in held):
-            self._receive(self._download(moving))
+        behind = any(versions.get(name, 0) > held[name].version for name in moving if name in held)
+        if late or behind:
+            self._receive(self._download(names if late else moving))
 
     def play(self, *, train: bool) -> tuple[Mapping[str, float], int]:
         """Train a round and upload; loss terms, and how many bytes the upload has. Without training, only upload."""
