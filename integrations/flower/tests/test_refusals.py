@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from consilience_flower import NodeTraining, join_federation, member_app
 from consilience_flower.gateway import RelayGateway
@@ -28,6 +29,7 @@ from local_grid import LocalGrid, LocalNode
 from consilience import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError, WireError
 from consilience.models import build_model
+from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 
 
 def refused(folder: Path, node: LocalNode, caplog: pytest.LogCaptureFixture) -> str:
@@ -61,7 +63,7 @@ def wide(context: Context) -> NodeTraining:
 
 def few_classes(context: Context) -> NodeTraining:
     data = training(context).data
-    return NodeTraining(Dataset.from_arrays(data.inputs[:40], data.targets[:40] % 3), "mlp")
+    return NodeTraining(Dataset.from_arrays("three", data.inputs[:40], data.targets[:40] % 3), "mlp")
 
 
 @pytest.mark.parametrize(
@@ -187,14 +189,12 @@ def test_a_store_of_another_charter(tmp_path: Path) -> None:
 
 
 def test_a_method_of_several_roles(tmp_path: Path) -> None:
-    from consilience.peer.create_charter import TaskShape, create_charter, write_charter
-
-    task = TaskShape(SHAPE, 10, learners=3)
-    charter, starts = create_charter("split", {"name": "split-learning"}, task, ["lenet5"])
-    write_charter(tmp_path / "split.toml", charter, starts)
+    task = TaskShape(SHAPE, 10, learners=3, public=np.zeros((20, *SHAPE), dtype=np.float32))
+    charter, starts = create_charter("roles", {"name": "flesd"}, task, ["lenet5"])
+    write_charter(tmp_path / "roles.toml", charter, starts)
     with pytest.raises(ConfigurationError, match=r"has several roles or a public set.*one message at a time"):
-        RelayGateway(tmp_path / "split.db", tmp_path / "split.toml")
-    assert not (tmp_path / "split.db").exists()
+        RelayGateway(tmp_path / "roles.db", tmp_path / "roles.toml")
+    assert not (tmp_path / "roles.db").exists()
 
 
 # -- records -------------------------------------------------------------------------------------------------------

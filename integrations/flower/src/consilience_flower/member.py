@@ -1,7 +1,7 @@
 """A node that trains as a simulated learner does: the same batches, draws and initial weights, hence the same numbers.
 
     def training(context):
-        return NodeTraining(data=Dataset.from_arrays(...), model="lenet5", settings={"epochs": 2})
+        return NodeTraining(data=Dataset.from_arrays("ward-3", inputs, labels), model="lenet5", settings={"epochs": 2})
 
     app = member_app(training)
 
