@@ -52,7 +52,7 @@ def train_round(peer: Peer, model: nn.Module, batches: Batches) -> float:
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 def loop_app() -> ClientApp:
@@ -67,6 +67,17 @@ def loop_app() -> ClientApp:
             return peer.reply(batches, loss=loss)
 
     return app
+
+
+def test_an_upload_whose_reply_is_lost_leaves_with_the_next_reply(tmp_path: Path) -> None:
+    write_wards(tmp_path / "wards.toml")
+    nodes = [LocalNode(loop_app(), ward(tmp_path, n)) for n in range(2)]
+    grid = LocalGrid(nodes)
+    nodes[1].loses = lambda what, message: what == "reply" and grid.steps.count("train") == 1
+    lines = run_locally(grid, tmp_path, 4, nodes=2)
+    assert [line["round"] for line in lines if line["member"] == "ward-1"] == [1, 3, 4]
+    (federation,) = admin.status(tmp_path / "wards.db")
+    assert [each["round"] for each in federation["members"]] == [4, 3]  # the third message had the second upload again
 
 
 @pytest.mark.parametrize("method", ["representation-sharing", "federated-distillation"])

@@ -10,7 +10,7 @@ def train(message, context):
         for inputs, targets in loader:
             loss = cross_entropy(model(inputs), targets) + peer.penalty(targets)
             ...
-        return peer.reply(loader, loss=float(loss))
+        return peer.reply(loader, loss=loss.item())
 """
 
 from __future__ import annotations
@@ -55,14 +55,21 @@ class FlowerPeer(Peer):
         self._message, (connection, self._link) = message, connected
         super().__init__(connection, model, method, layer=layer, unpack=unpack)
 
+    def receive(self) -> None:
+        """Let answers that have come with the message change the model, or ask for them; `refresh` would send first."""
+        connection = self.connection
+        connection.backoff.succeeded()
+        names, draws = self._answers.channels(), self._context.pool_draws()
+        self._answers.receive(connection.inbox.download(names, draws, connection.timeout))
+        connection.backoff.succeeded()
+        self._refreshed = True
+
     def reply(self, loader: Loader, **metrics: float) -> Message:
         """Upload what the federation shares, and return the reply to the message; the server writes metrics down."""
         assert self.model is not None
         self.connection.backoff.succeeded()
-        self._refreshed = True  # the answers have come with the message
-        self.share(loader)
-        self.connection.backoff.succeeded()  # the upload leaves with the reply
-        self.refresh()  # so does the question, and the answers come with the next message
+        self.share(loader)  # leaves with the reply
+        self.receive()  # so does the question, and its answers come with the next message
         _save_model(self.connection.folder / _MODEL, self.model)
         record = with_metrics(self._link.record(), metrics)
         return Message(RecordDict({RECORD: record}), reply_to=self._message)
@@ -90,8 +97,7 @@ def open_peer(
         peer = FlowerPeer(message, connected, model, layer=layer, unpack=unpack, method=method)
         connected[0].backoff.succeeded()
         connected[0].outbox.flush(connected[0].timeout)  # what has become of the last upload
-        connected[0].backoff.succeeded()
-        peer.refresh()
+        peer.receive()
         return peer
     except BaseException:
         connected[0].disconnect()
