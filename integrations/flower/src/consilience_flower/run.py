@@ -116,7 +116,8 @@ class FederationRun:
         self._nodes[node.member] = node
 
     def _refuse(self, node: Node, why: str) -> None:
-        log.error("%s (node %d) takes no part: %s", node.member, node.id, why)
+        unnamed = f"node {node.id}"
+        log.error("%s takes no part: %s", unnamed if node.member == unnamed else f"{node.member} ({unnamed})", why)
         self._refused.add(node.id)
         if self._nodes.get(node.member) is node:
             del self._nodes[node.member]
