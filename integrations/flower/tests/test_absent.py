@@ -178,6 +178,17 @@ def test_without_enough_nodes_the_run_ends_with_how_many_there_are(tmp_path: Pat
         run_locally(grid, tmp_path, 2, nodes=2, timeout=0.5)
 
 
+def test_members_are_numbered_by_their_names_in_whichever_order_nodes_come(tmp_path: Path) -> None:
+    write_wards(tmp_path / "wards.toml")
+    late = member(tmp_path, 0)
+    grid = LocalGrid([member(tmp_path, 1)])
+    grid.after = lambda kind: None if late.id else grid.add(late)  # type: ignore[assignment,return-value]
+    run_locally(grid, tmp_path, 1, nodes=2)
+    assert grid.steps[:3] == ["query.consilience", "query.consilience", "train"]
+    (federation,) = admin.status(tmp_path / "wards.db")
+    assert [(m["number"], m["name"]) for m in federation["members"]] == [(0, "ward-0"), (1, "ward-1")]
+
+
 def test_two_nodes_with_one_name_are_one_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_wards(tmp_path / "wards.toml")
     with caplog.at_level(logging.ERROR), pytest.raises(ConfigurationError, match=r"1 nodes take part, and 2 are"):

@@ -57,6 +57,8 @@ class FederationRun:
         self._grid, self._relay, self._settings = grid, relay, settings
         self._nodes: dict[str, Node] = {}
         """Those that take part, by the name of the member."""
+        self._introduced: dict[str, Node] = {}
+        """Those that have said who they are, and wait until enough have."""
         self._refused: set[int] = set()
         """Nodes that take no part in this run."""
 
@@ -70,48 +72,55 @@ class FederationRun:
     # -- who takes part ------------------------------------------------------------------------------------------------
 
     def _gather(self, least: int) -> None:
-        """Find out who is there, and wait until enough are."""
+        """Find out who is there, and wait until enough are; they become members in the order of their names."""
         end = time.monotonic() + self._settings.timeout
-        while self._meet() < least:
+        while True:
+            self._meet()
+            if len(self._nodes.keys() | self._introduced.keys()) >= least:
+                for name in sorted(self._introduced):
+                    self._admit(self._introduced.pop(name))
+            if len(self._nodes) >= least:
+                return
             if time.monotonic() > end:
+                there = len(self._nodes) + len(self._introduced)
                 raise ConfigurationError(
-                    f"{len(self._nodes)} nodes take part, and {least} are needed, after {self._settings.timeout:g} s "
+                    f"{there} nodes take part, and {least} are needed, after {self._settings.timeout:g} s "
                     f"(consilience-timeout); {len(self._refused)} were refused, and the log says why"
                 )
             time.sleep(_POLL)
 
-    def _meet(self) -> int:
-        """Ask nodes that are new who they are, and make each a member; how many nodes are there."""
+    def _meet(self) -> None:
+        """Forget nodes that have left, and ask new ones who they are."""
         there = set(self._grid.get_node_ids())
-        for name, node in list(self._nodes.items()):
-            if node.id not in there:
-                log.warning("%s has left; the others go on", name)
-                del self._nodes[name]
-        known = {node.id for node in self._nodes.values()}
-        asked = [Node(id_, f"node {id_}") for id_ in sorted(there - known - self._refused)]
+        for known in (self._nodes, self._introduced):
+            for name, node in list(known.items()):
+                if node.id not in there:
+                    log.warning("%s has left; the others go on", name)
+                    del known[name]
+        met = {node.id for known in (self._nodes, self._introduced) for node in known.values()}
+        asked = [Node(id_, f"node {id_}") for id_ in sorted(there - met - self._refused)]
         charter = ConfigRecord({"charter": self._relay.charter.to_toml()})
-        replies = self._send(asked, INTRODUCTION, lambda node: charter)
-        found = [
-            Node(id_, str(record.get("member", "")), record.get("every_message") is True)
-            for id_, record in replies.items()
-        ]
-        for node in sorted(found, key=lambda node: (node.member, node.id)):
-            self._admit(node)
-        return len(self._nodes)
+        for id_, record in sorted(self._send(asked, INTRODUCTION, lambda node: charter).items()):
+            node = Node(id_, str(record.get("member", "")), record.get("every_message") is True)
+            for known in (self._nodes, self._introduced):
+                if node.member in known:
+                    self._replace(known.pop(node.member))
+            self._introduced[node.member] = node
+
+    def _replace(self, node: Node) -> None:
+        """A node that was started again has another number, and takes the place of the one before."""
+        self._refuse(
+            node,
+            f"a newer node is called {node.member!r} too, and is the member now. If both are running, give each its "
+            f"own name: flower-supernode --node-config \"consilience-member='NAME'\"",
+        )
 
     def _admit(self, node: Node) -> None:
-        """Make a node the member that it says it is; one that was restarted takes the place of the one before."""
         try:
             node.number = self._relay.admit(node.member)
         except ConsilienceError as error:
             self._refuse(node, str(error))
             return
-        if node.member in self._nodes:
-            self._refuse(
-                self._nodes[node.member],
-                f"a newer node is called {node.member!r} too, and is the member now. If both are running, give each "
-                f"its own name: flower-supernode --node-config \"consilience-member='NAME'\"",
-            )
         log.info("%s takes part, as member %d", node.member, node.number)
         self._nodes[node.member] = node
 
