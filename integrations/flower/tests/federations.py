@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from consilience_flower.run import FederationRun
 from consilience_flower.settings import FederationSettings
 from flwr.app import Context
 from local_grid import LocalGrid, LocalNode
+from wards.client_app import training
+from wards.models import CLASSES, MODELS, SHAPE, WIDTH, mlp
 
 from consilience import simulate
 from consilience.channels import Answer
@@ -27,11 +28,6 @@ from consilience.peer.create_charter import TaskShape, create_charter, write_cha
 from consilience.peer.state_folder import StateFolder
 from consilience.simulation.federation import Federation
 from consilience.simulation.result import Result
-
-EXAMPLE = Path(__file__).parents[1] / "example"
-sys.path.insert(0, str(EXAMPLE))
-from wards.client_app import training  # noqa: E402  # the example is not installed
-from wards.models import CLASSES, MODELS, SHAPE, WIDTH, mlp  # noqa: E402
 
 WARDS, SEED, TRAIN = 3, 3, 360
 Held = dict[str, dict[str, np.ndarray]]
@@ -55,19 +51,16 @@ def alike(context: Context) -> NodeTraining:
     return NodeTraining(training(context).data, mlp)
 
 
-def ward(folder: Path, number: int, **more: str | int) -> dict[str, str | int]:
-    """The node configuration of a ward."""
-    return {
-        "ward": number,
-        "consilience-member": f"ward-{number}",
-        "consilience-folder": str(folder / f"ward-{number}"),
-        **more,
-    }
+def ward(folder: Path, number: int, charter: Path | None = None) -> dict[str, str | int]:
+    """The node configuration of a ward. charter: its own copy."""
+    own = {} if charter is None else {"consilience-charter": str(charter)}
+    name = f"ward-{number}"
+    return {"ward": number, "consilience-member": name, "consilience-folder": str(folder / name), **own}
 
 
-def member(folder: Path, number: int, train: Training = training, **more: str | int) -> LocalNode:
-    """A node of a local grid that is a ward."""
-    return LocalNode(member_app(train), ward(folder, number, **more))
+def member(folder: Path, number: int, train: Training = training, charter: Path | None = None) -> LocalNode:
+    """A node of a local grid that is a ward. charter: its own copy."""
+    return LocalNode(member_app(train), ward(folder, number, charter))
 
 
 def run_locally(grid: LocalGrid, folder: Path, rounds: int, **more: Any) -> list[dict[str, Any]]:

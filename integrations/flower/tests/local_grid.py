@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -51,8 +52,10 @@ class LocalGrid(Grid):
         replies, kind = [], ""
         for message in messages:
             kind = message.metadata.message_type
+            message.metadata.__dict__["_message_id"] = message.object_id  # as Flower's own grid does
             node = self.nodes.get(message.metadata.dst_node_id)
             if node is None or node.loses("message", message):
+                replies.append(create_message_error_unavailable_res_message(message.metadata, "node_unavail"))
                 continue
             node.served.append(kind)
             try:

@@ -173,7 +173,7 @@ def test_without_enough_nodes_the_run_ends_with_how_many_there_are(tmp_path: Pat
     write_wards(tmp_path / "wards.toml")
     nodes = [member(tmp_path, n) for n in range(2)]
     grid = LocalGrid(nodes)
-    grid.after = lambda kind: grid.nodes.pop(nodes[1].id, None) if kind == "evaluate" else None  # type: ignore[assignment,return-value]
+    grid.after = lambda kind: grid.nodes.pop(nodes[1].id, None) if kind == "evaluate" else None  # type: ignore[assignment]
     with pytest.raises(ConfigurationError, match=r"1 nodes take part, and 2 are needed, after 0.5 s"):
         run_locally(grid, tmp_path, 2, nodes=2, timeout=0.5)
 
@@ -182,7 +182,7 @@ def test_members_are_numbered_by_their_names_in_whichever_order_nodes_come(tmp_p
     write_wards(tmp_path / "wards.toml")
     late = member(tmp_path, 0)
     grid = LocalGrid([member(tmp_path, 1)])
-    grid.after = lambda kind: None if late.id else grid.add(late)  # type: ignore[assignment,return-value]
+    grid.after = lambda kind: None if late.id else grid.add(late)  # type: ignore[assignment]
     run_locally(grid, tmp_path, 1, nodes=2)
     assert grid.steps[:3] == ["query.consilience", "query.consilience", "train"]
     (federation,) = admin.status(tmp_path / "wards.db")

@@ -19,8 +19,8 @@ def test_three_nodes_give_the_simulator_s_bytes_and_bits(tmp_path: Path) -> None
     other = write_wards(tmp_path / "other.toml", "fedproto")
     with deployment(tmp_path) as made:
         for number in range(WARDS):
-            made.start_node(f"node-{number}", ward(tmp_path, number, **{"consilience-charter": str(charter)}))
-        made.start_node("stranger", ward(tmp_path, 0, **{"consilience-member": "x", "consilience-charter": str(other)}))
+            made.start_node(f"node-{number}", ward(tmp_path, number, charter))
+        made.start_node("stranger", ward(tmp_path, 0, other) | {"consilience-member": "x"})
         files = {"charter": str(charter), "store": str(tmp_path / "wards.db")}
         shown = made.run(LONG, **files, nodes=WARDS, rounds=ROUNDS, timeout=600)
     assert "of federation 'other' with method 'fedproto', and the server runs another one, 'wards'" in shown

@@ -10,13 +10,15 @@ import pytest
 import torch
 from consilience_flower import join_federation, open_peer
 from consilience_flower.gateway import RelayGateway
-from federations import MODELS, SEED, held_answers, run_locally, training, ward, write_wards
+from federations import SEED, held_answers, run_locally, ward, write_wards
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from local_grid import LocalGrid, LocalNode
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from wards.client_app import training
+from wards.models import MODELS
 
 from consilience.peer.connection import connect_to_relay
 from consilience.peer.peer import Peer
@@ -34,7 +36,7 @@ class Batches:
         self.targets = torch.from_numpy(np.array(data.targets)).long()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self.inputs.split(32), self.targets.split(32), strict=True)
+        return zip(torch.split(self.inputs, 32), torch.split(self.targets, 32), strict=True)
 
 
 def build(number: int) -> nn.Module:

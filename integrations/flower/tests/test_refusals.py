@@ -21,10 +21,12 @@ from consilience_flower.requests import (
     unpack_responses,
 )
 from consilience_flower.settings import FederationSettings
-from federations import SHAPE, member, run_locally, training, ward, write_wards
+from federations import member, run_locally, ward, write_wards
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from local_grid import LocalGrid, LocalNode
+from wards.client_app import training
+from wards.models import SHAPE
 
 from consilience import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError, WireError
@@ -43,7 +45,7 @@ def refused(folder: Path, node: LocalNode, caplog: pytest.LogCaptureFixture) -> 
 def test_a_node_that_agreed_to_another_charter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_wards(tmp_path / "wards.toml")
     other = write_wards(tmp_path / "other.toml", "fedproto")
-    node = member(tmp_path, 2, **{"consilience-charter": str(other)})
+    node = member(tmp_path, 2, charter=other)
     assert (
         "of federation 'other' with method 'fedproto', and the server runs another one, 'wards' with "
         "'representation-sharing'; give the server and all nodes the same file"
@@ -53,7 +55,7 @@ def test_a_node_that_agreed_to_another_charter(tmp_path: Path, caplog: pytest.Lo
 
 def test_a_node_that_agreed_to_this_charter(tmp_path: Path) -> None:
     charter = write_wards(tmp_path / "wards.toml")
-    nodes = [member(tmp_path, n, **{"consilience-charter": str(charter)}) for n in range(2)]
+    nodes = [member(tmp_path, n, charter=charter) for n in range(2)]
     assert len(run_locally(LocalGrid(nodes), tmp_path, 1, nodes=2)) == 4
 
 
@@ -145,7 +147,7 @@ def test_a_message_of_another_server_is_refused_by_the_node(tmp_path: Path) -> N
     app = member_app(training)
     message = Message(RecordDict({"arrays": ConfigRecord({})}), 1, "train")
     reply = app(message, member(tmp_path, 0).context())
-    assert "not from a ServerApp of consilience-flower" in str(reply.content[RECORD]["refused"])  # type: ignore[call-overload,index]
+    assert "not from a ServerApp of consilience-flower" in str(reply.content[RECORD]["refused"])
 
 
 # -- the server ----------------------------------------------------------------------------------------------------

@@ -7,20 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federations import (
-    MODELS,
-    WARDS,
-    alike,
-    held_answers,
-    member,
-    mlp,
-    recorded_answers,
-    run_locally,
-    simulate_wards,
-    training,
-    write_wards,
-)
+from federations import WARDS, alike, held_answers, member, recorded_answers, run_locally, simulate_wards, write_wards
 from local_grid import LocalGrid
+from wards.client_app import training
+from wards.models import MODELS, mlp
 
 from consilience import load_model
 

@@ -150,7 +150,7 @@ class RelayGateway:
             answer = self._pool.request(
                 request.method,
                 self.url + request.path,
-                headers=headers,
+                headers=list(headers.items()),
                 content=request.body if request.method == "PUT" else None,
                 extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), _REQUEST)},
             )

@@ -153,7 +153,7 @@ class FederationRun:
                 requests = self._read(node, replies[node.id])
                 if requests is not None:
                     asked[node.id] = requests
-            left = [node for node in left if node.id in asked and replies.get(node.id, {}).get(AGAIN) is True]
+            left = [node for node in left if node.id in asked and replies[node.id].get(AGAIN) is True]
             self._serve(left, asked, again=True)
             for node in left:
                 del asked[node.id]
@@ -211,8 +211,11 @@ class FederationRun:
         ]
         named = {node.id: node for node in nodes}
         found: dict[int, ConfigRecord] = {}
-        for reply in self._grid.send_and_receive(messages, timeout=seconds):
-            node = named[reply.metadata.src_node_id]
+        replies = list(self._grid.send_and_receive(messages, timeout=seconds))
+        sent = {message.metadata.message_id: named[message.metadata.dst_node_id] for message in messages}
+        for reply in replies:
+            metadata = reply.metadata  # the SuperLink replies itself for a node that is not there
+            node = named.get(metadata.src_node_id) or sent[metadata.reply_to_message_id]
             record = self._record_of(node, kind, reply)
             if record is not None:
                 found[node.id] = record
@@ -222,6 +225,9 @@ class FederationRun:
 
     def _record_of(self, node: Node, kind: str, reply: Message) -> ConfigRecord | None:
         """The bridge's record of a reply; None, and why in the log, where there is none."""
+        if reply.has_error() and reply.metadata.src_node_id != node.id:
+            log.warning("%s: %s", node.member, reply.error.reason)
+            return None
         if reply.has_error():
             why = f"its ClientApp failed: {reply.error.reason}"
             if kind == INTRODUCTION:
