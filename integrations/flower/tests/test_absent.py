@@ -18,6 +18,7 @@ from consilience.errors import ConfigurationError
 from consilience.peer.state_folder import StateFolder
 from consilience.relay import admin
 from consilience.relay.store import Store
+from consilience.wire.privacy import PrivacySettings
 from consilience.wire.rules import Rules
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -187,6 +188,16 @@ def test_members_are_numbered_by_their_names_in_whichever_order_nodes_come(tmp_p
     assert grid.steps[:3] == ["query.consilience", "query.consilience", "train"]
     (federation,) = admin.status(tmp_path / "wards.db")
     assert [(m["number"], m["name"]) for m in federation["members"]] == [(0, "ward-0"), (1, "ward-1")]
+
+
+def test_a_private_member_uploads_no_more_often_than_its_budget_allows(tmp_path: Path) -> None:
+    privacy = PrivacySettings(private="upload", epsilon=50.0, delta=1e-5, clip=0.5, uploads=2)
+    write_wards(tmp_path / "wards.toml", "fedproto", privacy=privacy)
+    lines = run_locally(LocalGrid([member(tmp_path, n) for n in range(2)]), tmp_path, 3, nodes=2)
+    uploaded = [line["round"] for line in lines if line["member"] == "ward-0" and line["bytes_up"]]
+    loaded = StateFolder(tmp_path / "ward-0").load()
+    assert loaded is not None
+    assert len(uploaded) == 2 == loaded[1].spent["uploads"]
 
 
 def test_two_nodes_with_one_name_are_one_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
