@@ -2,6 +2,7 @@
 #
 # make run         compare the methods on the digits, with two seeds, and write a report
 # make readme      run every command of the README, with what make run has installed
+# make flower      run the tests of integrations/flower, in an environment of its own
 # make package     build the wheel and the source archive, install both in new environments, and use them
 # make test        run the tests
 # make check       lint, check format and types, run the tests: what CI runs
@@ -18,7 +19,10 @@ TESTS := -m pytest --numprocesses $(shell expr `getconf _NPROCESSORS_ONLN` + 1) 
 RUN_EXTRAS := .[learn,relay,report]
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: run readme package test robustness check lint format docs clean
+# Flower pins other versions than constraints.txt of packages that the relay needs.
+FLOWER := integrations/flower
+
+.PHONY: run readme flower package test robustness check lint format docs clean
 
 run: FOLDER := runs/$(shell date +%Y%m%d-%H%M%S)-make-run
 run: .venv/run
@@ -30,6 +34,9 @@ run: .venv/run
 
 readme: .venv/run
 	$(BIN)/python tests/docs/readme_commands.py
+
+flower: $(FLOWER)/.venv/test
+	cd $(FLOWER) && .venv/bin/python -m mypy && .venv/bin/python -m pytest
 
 package: .venv/dev
 	bash .ci/package
@@ -71,6 +78,12 @@ endef
 	$(call install,.[dev])
 	touch .venv/run .venv/dev
 
+$(FLOWER)/.venv/test: pyproject.toml $(FLOWER)/pyproject.toml
+	test -x $(FLOWER)/.venv/bin/python || $(PYTHON) -m venv $(FLOWER)/.venv
+	$(FLOWER)/.venv/bin/python -m pip --quiet --disable-pip-version-check install torch==2.13.0
+	$(FLOWER)/.venv/bin/python -m pip --quiet --disable-pip-version-check install --editable . --editable '$(FLOWER)[test]'
+	touch $@
+
 clean:
-	rm -rf .venv build site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv $(FLOWER)/.venv build site .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

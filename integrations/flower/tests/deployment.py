@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 EXAMPLE = Path(__file__).parents[1] / "example"
 BIN = Path(sys.executable).parent
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def _free_port() -> int:
@@ -24,15 +27,12 @@ def _free_port() -> int:
         return int(opened.getsockname()[1])
 
 
-def _await_port(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> None:
+def await_true(condition: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
+    """Wait until a condition is true, at most for these seconds."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-            return
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
-    raise AssertionError(f"nothing answers on port {port}:\n{log.read_text()}")
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.2)
 
 
 @dataclass
@@ -40,82 +40,132 @@ class Deployment:
     """A SuperLink and its nodes; everything it writes is in `folder`."""
 
     folder: Path
-    app: Path
     environment: Mapping[str, str]
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     port: int = field(default_factory=_free_port)
 
+    @property
+    def app(self) -> Path:
+        return self.folder / "app"
+
+    def log(self, name: str) -> str:
+        return _COLORS.sub("", (self.folder / f"{name}.log").read_text(errors="replace"))
+
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("wb") as log:
+        with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
                 cwd=self.folder,
                 env=self.environment,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.processes.append(process)
+        self.processes[name] = process
         return process
 
     def start_link(self) -> None:
-        where = ("--host", "127.0.0.1", "--port", str(self.port))
-        process = self.start("superlink", "flower-superlink", "--insecure", *where)
-        _await_port(self.port, process, self.folder / "superlink.log")
+        command = ("flower-superlink", "--insecure", "--disable-runtime-dependency-installation")
+        process = self.start("superlink", *command, "--host", "127.0.0.1", "--port", str(self.port))
 
-    def start_node(self, name: str, config: str) -> None:
-        link = ("--superlink", f"127.0.0.1:{self.port}", "--port", str(_free_port()))
-        self.start(name, "flower-supernode", "--insecure", *link, "--node-config", config)
+        def answers() -> bool:
+            assert process.poll() is None, self.log("superlink")
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
+                return True
+            return False
 
-    def run(self, *settings: str, seconds: float = 300.0) -> str:
-        """`flwr run` until the run has ended; what it shows, without colors."""
-        command = [str(BIN / "flwr"), "run", str(self.app), "local", "--stream"]
-        command += [part for each in settings for part in ("--run-config", each)]
-        done = subprocess.run(
-            command,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=seconds,
-            check=False,
+        await_true(answers, 120.0, lambda: self.log("superlink"))
+
+    def start_node(self, name: str, config: Mapping[str, str | int]) -> None:
+        link = ("--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(_free_port()))
+        written = " ".join(f"{k}={v}" if isinstance(v, int) else f"{k}='{v}'" for k, v in config.items())
+        self.start(name, "flower-supernode", "--insecure", *link, "--node-config", written)
+
+    def start_run(self, **settings: str | int | bool) -> subprocess.Popen[bytes]:
+        """`flwr run`, which shows the run's log in `run.log` until the run has ended."""
+        content = "".join(f"consilience-{key} = {_toml(value)}\n" for key, value in settings.items())
+        (self.folder / "run.toml").write_text(content)
+        return self.start(
+            "run", "flwr", "run", str(self.app), "local", "--stream", "--run-config", str(self.folder / "run.toml")
         )
-        return done.stdout.decode(errors="replace")
 
-    def stop(self) -> None:
-        for process in reversed(self.processes):
+    def run(self, seconds: float, **settings: str | int | bool) -> str:
+        """A whole run; what it shows."""
+        process = self.start_run(**settings)
+        await_true(lambda: process.poll() is not None, seconds, lambda: self.log("run"))
+        return self.log("run")
+
+    def stop(self, name: str, with_signal: signal.Signals = signal.SIGTERM) -> None:
+        """End a process and those that it has started, some of which are in sessions of their own."""
+        process = self.processes.pop(name)
+        family = _family(process.pid) if process.poll() is None else []
+        for each in family if with_signal == signal.SIGKILL else family[:1]:
+            os.kill(each.pid, with_signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+        known = {(each.pid, each.started) for each in family}
+        for each in (each for each in _running() if (each.pid, each.started) in known):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in self.processes:
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                os.kill(each.pid, signal.SIGKILL)
+        process.wait()
+
+
+class _Process(NamedTuple):
+    """A process; the time of its start tells it from a later one with its number."""
+
+    pid: int
+    parent: int
+    started: str
+
+
+def _running() -> list[_Process]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
+    return [_Process(int(pid), int(parent), started) for pid, parent, started in map(_split, listed.splitlines())]
+
+
+def _split(line: str) -> list[str]:
+    return line.split(None, 2)
+
+
+def _family(pid: int) -> list[_Process]:
+    """A process, those that it has started, and those that they have."""
+    running = _running()
+    found, newest = list[_Process](), [each for each in running if each.pid == pid]
+    while newest:
+        found += newest
+        parents = {each.pid for each in newest}
+        newest = [each for each in running if each.parent in parents]
+    return found
+
+
+def _toml(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else f'"{value}"'
 
 
 @contextlib.contextmanager
-def deployment(folder: Path, nodes: Sequence[str]) -> Iterator[Deployment]:
-    """A SuperLink, and a SuperNode for each node configuration."""
-    app = folder / "app"
-    shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("__pycache__"))
+def deployment(folder: Path) -> Iterator[Deployment]:
+    """A SuperLink with the example app, to which nodes can be added; all processes end with it."""
     home = folder / "flwr"
     home.mkdir()
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     more = {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
-        "PATH": path,
-        "NO_COLOR": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
     }
-    made = Deployment(folder, app, os.environ | more)
+    made = Deployment(folder, os.environ | more)
+    shutil.copytree(EXAMPLE, made.app, ignore=shutil.ignore_patterns("__pycache__"))
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "127.0.0.1:{made.port}"\ninsecure = true\n'
     )
     try:
         made.start_link()
-        for number, config in enumerate(nodes):
-            made.start_node(f"node-{number}", config)
         yield made
     finally:
-        made.stop()
+        for name in reversed(list(made.processes)):
+            made.stop(name)

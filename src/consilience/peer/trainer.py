@@ -181,7 +181,7 @@ class FederatedTrainer:
         """
         if step == 0:
             self._begin_round(train)
-        due = _due(self.method.roles[self.steps[step]], self.round, train)
+        due = due_exchanges(self.method.roles[self.steps[step]], self.round, train)
         self._now.due, self._now.own = due, {}
         role = next((role for role in self.roles if role.name == self.steps[step]), None)
         if role is None or not (train or due):
@@ -356,7 +356,7 @@ def _may_upload(connection: FederationConnection, name: str) -> bool:
     )
 
 
-def _due(role: Role, round_: int, train: bool) -> tuple[str, ...]:
+def due_exchanges(role: Role, round_: int, train: bool) -> tuple[str, ...]:
     """The exchanges to which members of a role upload in a round; without training, before the first one."""
     due = [e for e in role.exchanges if e.name in role.uploading and round_ % e.every == 0]
     return tuple(e.name for e in due if train or e.uploads_before_training)

@@ -4,8 +4,33 @@ The ServerApp passes requests to a relay, and the ClientApp is a member of it. U
 that speak HTTP with a relay, to the byte; Flower carries them.
 """
 
-from consilience_flower.loop import open_peer
-from consilience_flower.member import member_app
-from consilience_flower.server import server_app
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["member_app", "open_peer", "server_app"]
+if TYPE_CHECKING:
+    from consilience_flower.loop import FlowerPeer, join_federation, open_peer
+    from consilience_flower.member import NodeTraining, member_app
+    from consilience_flower.server import run_federation, server_app
+
+__all__ = [
+    "FlowerPeer",
+    "NodeTraining",
+    "join_federation",
+    "member_app",
+    "open_peer",
+    "run_federation",
+    "server_app",
+]
+
+_PLACES = {
+    **dict.fromkeys(("run_federation", "server_app"), "server"),
+    **dict.fromkeys(("NodeTraining", "member_app"), "member"),
+    **dict.fromkeys(("FlowerPeer", "join_federation", "open_peer"), "loop"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, so that a ServerApp does not import torch."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-from consilience.errors import ConfigurationError, ConsilienceError
-from consilience.wire.charter import read_charter
-from consilience_flower.requests import RECORD
+from consilience.errors import ConfigurationError, ConsilienceError, RelayUnreachable, WireError
+from consilience.wire.charter import Charter, read_charter
+from consilience_flower.link import NodeBusy
+from consilience_flower.requests import RECORD, SAME_VERSION, STATUS, record_of, unpack_responses
 
 Metrics = Mapping[str, float | int]
+INTRODUCTION = "query.consilience"
+"""The type of the message that asks a node who it is."""
+_METRIC = "metric."
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+log = logging.getLogger("flwr")
 
 
 def member_name(context: Context) -> str:
@@ -22,47 +32,83 @@ def member_name(context: Context) -> str:
 def member_folder(context: Context, federation: str) -> Path:
     """Where the node keeps its state: `consilience-folder` of its node configuration, by default under `peers/`."""
     given = context.node_config.get("consilience-folder")
-    return Path("peers") / f"{federation}-{member_name(context)}" if given is None else Path(str(given)).expanduser()
+    if given is not None:
+        return Path(str(given)).expanduser()
+    name = member_name(context)
+    if not _PART.fullmatch(name):
+        raise ConfigurationError(
+            f"consilience-member is {name[:80]!r}; use lower-case letters, digits and dashes, and start with a letter "
+            f"or digit"
+        )
+    return Path("peers") / f"{federation}-{name}"
 
 
-def own_charter(context: Context) -> str:
-    """The fingerprint of the charter that the node agreed to, `consilience-charter`; empty where it takes any."""
+def check_own_charter(context: Context, charter: Charter) -> None:
+    """Refuse a federation whose charter is not the one in the node's own file, `consilience-charter`, if it has one."""
     given = context.node_config.get("consilience-charter")
     if given is None:
-        return ""
+        return
     file = Path(str(given)).expanduser()
     try:
-        return read_charter(file.read_text(encoding="utf-8"), str(file)).fingerprint
+        known = read_charter(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"consilience-charter: {file} cannot be read: {error}") from error
+        raise ConfigurationError(f"consilience-charter: {file.absolute()} cannot be read: {error}") from error
+    if known.with_relay_key("") != charter.with_relay_key(""):
+        raise ConfigurationError(
+            f"{file} is the charter that {member_name(context)} agreed to, of federation {known.name!r} with method "
+            f"{known.method['name']!r}, and the server runs another one, {charter.name!r} with "
+            f"{charter.method['name']!r}; give the server and all nodes the same file"
+        )
 
 
-def introduce_node(message: Message, context: Context) -> Message:
-    """The reply to the question who the node is."""
+def charter_of(message: Message) -> Charter:
+    """The charter that came with a message, in the member's status."""
+    status = unpack_responses(record_of(message)).get(STATUS.key)
+    try:
+        found = json.loads(status.body if status else b"{}")
+        if status is not None and status.status != 200:
+            raise RelayUnreachable(f"the relay behind Flower answers: {found['message']}")
+        return read_charter(str(found["charter"]), "the relay's charter")
+    except (ValueError, KeyError, TypeError) as error:
+        raise WireError(f"the message says nothing of the federation: {error}; {SAME_VERSION}") from error
 
-    def answer() -> ConfigRecord:
-        asked, known = message.content[RECORD], own_charter(context)
-        if known not in ("", asked["charter"]):
-            raise ConfigurationError(
-                f"the charter of {member_name(context)} has the fingerprint {known[:16]}, and that of federation "
-                f"{asked['federation']!r} at the server {str(asked['charter'])[:16]}; give all the same file"
-            )
-        return ConfigRecord({"member": member_name(context)})
 
-    return reply_or_refuse(message, answer)
+def answer_introduction(app: ClientApp, *, every_message: bool) -> None:
+    """Let a ClientApp say who its node is. every_message: whether it takes the messages before training and to test."""
+
+    @app.query("consilience")
+    def introduce(message: Message, context: Context) -> Message:
+        def answer() -> ConfigRecord:
+            check_own_charter(context, read_charter(str(record_of(message)["charter"]), "the server's charter"))
+            return ConfigRecord({"member": member_name(context), "every_message": every_message})
+
+        return reply_or_refuse(message, answer)
 
 
 def reply_or_refuse(message: Message, work: Callable[[], ConfigRecord]) -> Message:
-    """The reply with a record, or with why the node takes no part: its error, which the server shows."""
+    """The reply with a record, or with the error for which the node takes no part, which the server shows.
+
+    An error that may be gone at the next message is told as such, and the node is asked again.
+    """
     try:
         record = work()
+    except (RelayUnreachable, NodeBusy) as error:
+        log.warning("%s", error)
+        record = ConfigRecord({"failed": str(error)})
     except ConsilienceError as error:
+        log.error("%s", error)
         record = ConfigRecord({"refused": str(error)})
     return Message(RecordDict({RECORD: record}), reply_to=message)
 
 
 def with_metrics(record: ConfigRecord, metrics: Metrics) -> ConfigRecord:
-    """A record, and numbers that the server shows."""
+    """A record, and numbers that the server writes down."""
     for name, value in metrics.items():
-        record[f"metric.{name}"] = value
+        record[_METRIC + name] = value
     return record
+
+
+def metrics_of(record: ConfigRecord) -> dict[str, float | int]:
+    """The numbers that the server writes down."""
+    named = {k.removeprefix(_METRIC): v for k, v in record.items() if k.startswith(_METRIC)}
+    return {k: v for k, v in named.items() if isinstance(v, int | float)}
