@@ -30,7 +30,7 @@ class InTurns(FedAvg):  # type: ignore[misc]
         self.turns = turns
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[Any, Any]:
-        found = super().aggregate_train(server_round, replies)
+        found: tuple[Any, Any] = super().aggregate_train(server_round, replies)
         self.turns.end_of_round()
         return found
 

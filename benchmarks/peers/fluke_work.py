@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
-import fluke
 import torch
+
+if torch.version.cuda is None and not version("torchvision").endswith("+cpu"):
+    # PyPI has torchvision, which fluke imports, for CUDA only: beside a torch for CPUs its operators cannot be loaded.
+    # Nothing here uses them; with declarations of these two it can be imported.
+    _OPERATORS = torch.library.Library("torchvision", "DEF")
+    for _name in ("nms", "qnms"):
+        _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+import fluke
 from fluke import DDict, FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.algorithms.fedproto import FedProto
@@ -23,13 +32,14 @@ class Observer(FederationObserver, ChannelObserver):  # type: ignore[misc]
     """Waits at the end of rounds, and counts what is sent."""
 
     def __init__(self, turns: Turns) -> None:
-        self.turns, self.sent, self.rounds = turns, 0, 0
+        self.turns, self._sent = turns, 0
+        self.per_round = 0.0  # numbers, by all
 
     def message_received(self, by: Any, message: Message) -> None:
-        self.sent += message.size
+        self._sent += message.size
 
     def end_round(self, round: int) -> None:
-        self.rounds = round
+        self.per_round = self._sent / round
         self.turns.end_of_round()
 
 
@@ -73,7 +83,7 @@ def main() -> None:
     algorithm.set_callbacks(observer)
     algorithm.run(n_rounds=work.rounds, eligible_perc=1.0)
     models = [algorithm.server.model] if work.method == "fedavg" else [c.model for c in algorithm.clients[:10]]
-    bytes_ = _FLOAT * observer.sent // (work.learners * observer.rounds)
+    bytes_ = round(_FLOAT * observer.per_round / work.learners)
     turns.report(version=fluke.__version__, accuracy=mean_accuracy(models, work), bytes=bytes_)
 
 

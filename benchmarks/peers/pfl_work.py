@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import sys
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -65,13 +64,13 @@ def train(work: Work, turns: Turns | None) -> Model:
     from pfl.metrics import Metrics
     from pfl.model.pytorch import PyTorchModel
 
-    class EndOfRound(TrainingProcessCallback):
+    class EndOfRound(TrainingProcessCallback):  # type: ignore[misc]
         def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Metrics]:
             if turns is not None:
                 turns.end_of_round()
             return False, Metrics()
 
-    class Evaluated(FederatedAveraging):
+    class Unevaluated(FederatedAveraging):  # type: ignore[misc]
         """Learners are not evaluated; pfl evaluates them in round 0 whatever the frequency."""
 
         def get_next_central_contexts(self, *arguments: Any, **named: Any) -> Any:
@@ -83,7 +82,7 @@ def train(work: Work, turns: Turns | None) -> Model:
     users = {i: Dataset(work.learner_data(i), user_id=str(i)) for i in range(work.learners)}
     data = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(list(users)))
     module = Model()
-    Evaluated().run(
+    Unevaluated().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=work.rounds,
             evaluation_frequency=work.rounds,
@@ -93,7 +92,7 @@ def train(work: Work, turns: Turns | None) -> Model:
         backend=SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByDatapoints()]),
         model=PyTorchModel(
             model=module,
-            local_optimizer_create=partial(torch.optim.Adam),
+            local_optimizer_create=torch.optim.Adam,
             central_optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
         ),
         model_train_params=NNTrainHyperParams(

@@ -1,4 +1,4 @@
-"""What every library of the peers' benchmark is given: images, learners, steps; and how it says that a round is over."""
+"""What every library of the peers' benchmark is given: images, learners, steps; and how it ends a round."""
 
 from __future__ import annotations
 
