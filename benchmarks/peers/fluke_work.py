@@ -10,9 +10,10 @@ import torch
 if torch.version.cuda is None and not version("torchvision").endswith("+cpu"):
     # PyPI has torchvision, which fluke imports, for CUDA only: beside a torch for CPUs its operators cannot be loaded.
     # Nothing here uses them; with declarations of these two it can be imported.
-    _OPERATORS = torch.library.Library("torchvision", "DEF")
+    _OPERATORS = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for _name in ("nms", "qnms"):
-        _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _schema = f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        _OPERATORS.define(_schema)  # type: ignore[no-untyped-call]
 
 import fluke
 from fluke import DDict, FlukeENV

@@ -14,7 +14,7 @@ State = dict[str, Tensor]
 
 def steps(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, batch_size: int) -> None:
     """One epoch in random order."""
-    for chosen in torch.randperm(len(y)).split(batch_size):
+    for chosen in torch.split(torch.randperm(len(y)), batch_size):
         optimizer.zero_grad()
         F.cross_entropy(model(x[chosen]), y[chosen]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -52,7 +52,7 @@ class FedProtoLearner:
 
     def train(self, prototypes: Tensor | None) -> tuple[Tensor, Tensor]:
         """One epoch; sums of features (classes, width) and counts of samples (classes, 1)."""
-        for chosen in torch.randperm(len(self.y)).split(self.work.batch_size):
+        for chosen in torch.split(torch.randperm(len(self.y)), self.work.batch_size):
             y = self.y[chosen]
             features = self.model.encoder(self.x[chosen])  # (batch, width)
             loss = F.cross_entropy(self.model.head(features), y)

@@ -83,10 +83,11 @@ def test_images(folder: str, count: int) -> tuple[Tensor, Tensor]:
 def mean_accuracy(models: Iterable[nn.Module], work: Work) -> float:
     """Percent of the test images that the models get right, on average."""
     inputs, targets = test_images(work.data, work.learners * work.samples)
+    batches = list(zip(torch.split(inputs, 500), torch.split(targets, 500), strict=True))
     found = []
     for model in models:
         model.eval()
-        right = [(model(x).argmax(1) == y).sum() for x, y in zip(inputs.split(500), targets.split(500), strict=True)]
+        right = [(model(x).argmax(1) == y).sum() for x, y in batches]
         found.append(100 * int(torch.stack(right).sum()) / len(targets))
     return float(np.mean(found))
 
