@@ -244,7 +244,7 @@ def test_restart_after_lost_acknowledgement_asks_the_relay(tmp_path: Path, back:
             again.refresh()
         assert not again.waiting and again.connection.state.awaiting == {"weights": 0}
         assert residuals_of(again) and same(residuals_of(again), flat(waiting.residuals_if_accepted))
-        assert again.share(model, batches(1)) and made.round_of(0) == 2 == again.round
+        assert again.share(model, batches(1), 20.0) and made.round_of(0) == 2 == again.round
 
 
 def test_process_killed_while_uploading_resumes_as_unacknowledged(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_folder_that_is_damaged_or_of_another_member_is_refused(tmp_path: Path) 
         shutil.rmtree(folder)
         again = made.join(running.url, 0)
         assert again.round == 1 and again.introduce(model, batches(1))
-        assert again.share(model, batches(1)) and made.round_of(0) == 2 == again.round
+        assert again.share(model, batches(1), 20.0) and made.round_of(0) == 2 == again.round
 
 
 # --- TLS

@@ -110,5 +110,5 @@ def test_training_continues_while_the_relay_is_away(tmp_path: Path, caplog: pyte
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     expected = {"penalty": 0, "refreshed": 0, "acknowledged": 0, "round": 3}
     assert metrics == {f"consilience/{name}": value for name, value in expected.items()} and peer.waiting
-    warnings = [record for record in caplog.records if record.name == "consilience.peer"]
-    assert len(warnings) == 1 and warnings[0].levelno == logging.WARNING
+    levels = [record.levelno for record in caplog.records if record.name == "consilience.peer"]
+    assert levels[0] == logging.WARNING and set(levels[1:]) <= {logging.INFO}  # later attempts are not warned of again

@@ -101,7 +101,8 @@ def test_training_continues_while_the_relay_is_away(tmp_path: Path, caplog: pyte
         trainer.train()
     logs = [log for log in trainer.state.log_history if "consilience/round" in log]
     assert [log["consilience/acknowledged"] for log in logs] == [0, 0, 0] and trainer.state.epoch == 3 and peer.waiting
-    assert [r.levelno for r in caplog.records if r.name == "consilience.peer"] == [logging.WARNING]
+    levels = [record.levelno for record in caplog.records if record.name == "consilience.peer"]
+    assert levels[0] == logging.WARNING and set(levels[1:]) <= {logging.INFO}  # later attempts are not warned of again
 
 
 # --- refusals
