@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # members in several processes, on a machine that may be busy
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 COVERED = (
@@ -42,7 +44,7 @@ def output(name: str, folder: Path) -> list[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     environment["CONSILIENCE_CACHE"] = str(folder / "cache")
     program = [sys.executable, "-W", "error", *WARNS.get(name, []), str(EXAMPLES / f"{name}.py")]
-    result = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    result = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=540)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout.splitlines()
 
