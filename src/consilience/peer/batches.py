@@ -12,7 +12,7 @@ Any other batch needs a function of its owner's that makes `(inputs, targets)` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,17 @@ def read_batch(batch: Any, unpack: Unpack | None = None) -> tuple[ModelCall, Ten
         )
     call = read_inputs(batch[0]) if len(batch) == 2 else ModelCall(tuple(batch[:-1]))
     return call, _targets(batch[-1])
+
+
+def batches_of(loader: Loader) -> Iterator[Any]:
+    """What a loader yields, one after the other; what is no loader is refused."""
+    try:
+        return iter(loader)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"the loader is {_describe(loader)}, which yields no batches; give the DataLoader that you train on, or a "
+            f"list of batches of (inputs, targets)"
+        ) from error
 
 
 def read_inputs(inputs: Any) -> ModelCall:
