@@ -63,7 +63,7 @@ def test_features_of_another_width_are_refused_if_shared(tmp_path: Path, method:
                     peer.penalty(*given)
             else:
                 assert peer.penalty(*given).item() == 0  # logits do not depend on the width
-        with pytest.raises(ConfigurationError, match=r"targets of penalty are torch.float32 of the shape \(3,\); .* integers"):
+        with pytest.raises(ConfigurationError, match=r"of penalty are torch.float32 of the shape \(3,\); .* integers"):
             peer.penalty(features[:3], given[1][:3], torch.zeros(3), model.classifier)
 
 
