@@ -49,11 +49,15 @@ def renamed(samples: int, seed: int, who: Sequence[int]) -> list[tuple[np.ndarra
     Each has test samples too, so that the trial, which removes them, has all the others.
     """
     digits: Dataset = load("digits")
+    inputs, targets = digits.inputs, digits.targets
+    if LEARNERS * samples > len(targets):  # the test samples too: nothing is tested on them
+        inputs = np.concatenate([inputs, digits.test_inputs])
+        targets = np.concatenate([targets, digits.test_targets])
     generator = np.random.default_rng(seed)
-    drawn = generator.permutation(len(digits.targets))[: LEARNERS * samples].reshape(LEARNERS, samples)
+    drawn = generator.permutation(len(targets))[: LEARNERS * samples].reshape(LEARNERS, samples)
     orders = [generator.permutation(10) if learner in who else np.arange(10) for learner in range(LEARNERS)]
     return [
-        (digits.inputs[mine], order[digits.targets[mine]], digits.test_inputs, order[digits.test_targets])
+        (inputs[mine], order[targets[mine]], digits.test_inputs, order[digits.test_targets])
         for mine, order in zip(drawn, orders, strict=True)
     ]
 
@@ -61,6 +65,7 @@ def renamed(samples: int, seed: int, who: Sequence[int]) -> list[tuple[np.ndarra
 KINDS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "same, 100 digits": (same, 100),
     "unrelated labels, 200 digits": (unrelated, 200),
+    "unrelated labels, 350 digits": (unrelated, 350),
     "one odd learner, 200 digits": (odd, 200),
     "skewed labels, 100 digits": (skewed, 100),
     "same, 20 digits": (same, 20),

@@ -60,6 +60,7 @@ class ConsilienceMixin(_Base):
     ) -> None:
         super().__init__(*args, **kwargs)
         _refuse_several_processes(self.args)
+        _refuse_several_optimizers(self.optimizer)
         self.peer = peer
         self._epochs = FederatedEpochs(peer, EpochSettings(every, loss, wait, loader))
         self._epochs.refuse_other_model(cast("nn.Module", self.model))
@@ -184,6 +185,15 @@ class _EpochCalls(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save the peer's modules beside the model."""
         write_checkpoint(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self._epochs)
+
+
+def _refuse_several_optimizers(optimizer: object) -> None:
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise ConfigurationError(
+            f"optimizers=(optimizer, scheduler) has a {type(optimizer).__name__} as its optimizer, and a Trainer takes "
+            f"one torch.optim.Optimizer; give one, with a group of parameters for each learning rate, or write a loop "
+            f"of your own with peer.penalty(targets) and peer.share(loader)"
+        )
 
 
 def _refuse_several_processes(args: TrainingArguments) -> None:

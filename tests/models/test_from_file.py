@@ -183,9 +183,9 @@ def test_network_is_split_at_the_last_linear_layer_by_default(data: Dataset) -> 
         (Net(), "", "unknown linear layer '' of Net"),
         (Net(), "norm", r"layer 'norm' of Net is a BatchNorm1d.*torch.nn.Linear: hidden, fc"),
         (nn.Sequential(nn.Flatten()), None, "Sequential has no torch.nn.Linear to compute"),
-        (nn.Linear(3, 2), None, "Linear has no torch.nn.Linear to compute"),
+        (nn.Linear(3, 2), None, "is a torch.nn.Linear, and its classifier must be a layer inside of it"),
         (nn.ModuleList([nn.Linear(3, 2)]), None, "ModuleList has no forward"),
-        (Net, None, "takes a torch.nn.Module, got type"),
+        (Net, None, "a torch.nn.Module, got the class Net"),
     ],
 )
 def test_invalid_split_layer_is_refused(model: nn.Module, at: str | None, says: str) -> None:
@@ -376,7 +376,7 @@ def test_model_files_import_modules_of_their_own_folder(tmp_path: Path, monkeypa
         ("def Net():\n    raise KeyError('ah')\n", "Net", r"net.py: Net failed \(line 2\): KeyError: 'ah'"),
         ("import sys\ndef Net():\n    sys.exit()\n", "Net", r"Net failed \(line 3\): SystemExit"),
         ("def Net(): return 3\n", "Net", "net.py: Net returned int, and must return a torch.nn.Module"),
-        ("from torch import nn\ndef Net(): return nn.Flatten()\n", "Net", "Flatten is not a split model"),
+        ("from torch import nn\ndef Net(): return nn.Flatten()\n", "Net", "Flatten has no torch.nn.Linear"),
         (
             "from torch import nn\ndef Net(): return nn.Sequential(nn.Linear(1, 2))\n",
             "Net@1",

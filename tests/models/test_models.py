@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pickle import dumps, loads
+from typing import Any
 
 import pytest
 import torch
@@ -265,7 +266,11 @@ def test_split_model_is_accepted_unchanged() -> None:
 @pytest.mark.parametrize(
     ("own", "says"),
     [
-        (nn.Linear(3, 2), "Linear is not a split model.*features = nothing and classifier = nothing"),
+        (nn.Linear(3, 2), r"is a torch.nn.Linear, and .* inside of it; give nn.Sequential\(nn.Flatten\(\), layer\)"),
+        (nn.Conv2d(1, 3, 3), r"Conv2d has no torch.nn.Linear .*nn.Sequential\(model, nn.Flatten\(\), nn.Linear"),
+        (Own(), "Own is not a split model.*features = nothing and classifier = nothing"),
+        ("Net", "a model is a torch.nn.Module, got str; build one first"),
+        (Own, r"a model is a torch.nn.Module, got the class Own; build one first, such as Net\(\)"),
         (Own(classifier=nn.Linear(3, 2)), r"features = nothing and classifier = Linear\(3, 2\)"),
         (Own(features=nn.Flatten()), "features = Flatten and classifier = nothing"),
         (Own(features=nn.Flatten(), classifier=nn.Sequential(nn.Linear(3, 2))), "classifier = Sequential"),
@@ -273,7 +278,7 @@ def test_split_model_is_accepted_unchanged() -> None:
         (Own(features=lambda x: x, classifier=nn.Linear(3, 2)), "features = function"),
     ],
 )
-def test_module_without_a_linear_classifier_is_refused(own: nn.Module, says: str) -> None:
+def test_module_without_a_linear_classifier_is_refused(own: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         to_split_model(own)
 

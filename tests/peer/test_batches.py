@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import UserDict, namedtuple
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from consilience.errors import ConfigurationError
-from consilience.peer.batches import read_batch
+from consilience.peer.batches import batches_of, read_batch
 from consilience.peer.one_pass import count_classes
 from consilience.task import Task
 
@@ -96,6 +98,21 @@ def test_unpack_reads_any_other_batch() -> None:
 def test_batches_without_usable_targets_are_refused(batch: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         read_batch(batch)
+
+
+def test_samples_that_a_loader_cannot_stack_are_refused_with_how_to_pad_them() -> None:
+    ragged: Any = [(torch.zeros(length), 0) for length in (3, 5)]
+    for workers in (0, 1):
+        loader = DataLoader(ragged, 2, num_workers=workers, multiprocessing_context="fork" if workers else None)
+        with pytest.raises(ConfigurationError, match=r"different lengths; pad .*pad_sequence.*DataCollatorWithPad"):
+            list(batches_of(loader))
+    with pytest.raises(RuntimeError, match="of the loader's own"):
+        list(batches_of(_failing()))
+
+
+def _failing() -> Iterator[Any]:
+    yield X, Y
+    raise RuntimeError("an error of the loader's own")
 
 
 def test_integer_arrays_stay_integers() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,15 @@ def test_a_second_peer_of_one_process_or_thread_is_refused_until_the_first_is_cl
     peer.close()
     refused(made, url)
     again.close()
+
+
+def test_a_peer_is_neither_copied_nor_sent_to_another_process(served: tuple[Founded, str]) -> None:
+    """As a trainer does that starts its processes anew; the copy would have neither the lock nor the connection."""
+    made, url = served
+    with made.join(url, 0) as peer:
+        for copy in (pickle.dumps, deepcopy):
+            with pytest.raises(ConfigurationError, match=r"'m0' cannot be copied, .*Trainer\(devices=1\) .*of its own"):
+                copy(peer)
 
 
 def test_a_closed_peer_is_refused_and_writes_nothing(served: tuple[Founded, str]) -> None:

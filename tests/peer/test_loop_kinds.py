@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from consilience.errors import ConfigurationError
 from consilience.models import SplitModel
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
-from consilience.peer.loop_targets import check_targets
+from consilience.peer.loop_targets import FORMS, check_targets
 from consilience.peer.peer import Peer, join
 from consilience.relay import admin
 from consilience.task import SINGLE_LABEL, Target, Task
@@ -75,6 +76,9 @@ def test_two_loops_of_their_own_train_together(
                 peer.refresh(wait=10)
         assert losses[0][-1] < losses[0][0]
         model = models[0]
+        features = model.features(INPUTS)
+        with pytest.raises(ConfigurationError, match=re.escape(FORMS[target.kind].format(classes=outputs))):
+            peers[0].loss(features, model.classifier(features), targets[1:])
         model(INPUTS)
         with torch.no_grad():
             assert peers[0].loss(targets).item() == pytest.approx(by_hand(model(INPUTS)).item(), rel=1e-6)

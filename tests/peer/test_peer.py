@@ -240,6 +240,7 @@ LOADERS: dict[str, Any] = {
 WRONG: dict[str, tuple[Any, str]] = {
     "targets that are not last": ([(INPUTS, TARGETS, "names")], r"last item of its batches.*unpack=\.\.\."),
     "nothing": ([], "no batches"),
+    "no loader": (5, "the loader is int, which yields no batches; give the DataLoader that you train on"),
     "inputs alone": ([INPUTS], r"\(inputs, targets\)"),
     "whole inputs": ([((INPUTS * 10).long(), TARGETS)], "inputs of torch.int64"),
     "a class too many": ([(INPUTS, TARGETS + 1)], "from 0 to 2"),

@@ -33,7 +33,7 @@ def weighty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str
         (lambda: net(width=5), r"cannot share 'prototypes'.*\(3, 5\).*\(3, 4\)"),
         (lambda: net(classes=4), "has 4 classes, and federation 'small' has 3"),
         (lambda: net(hidden=9), r"cannot share 'weights'.*features.0.weight"),
-        (lambda: nn.Sequential(nn.Flatten()), "not a split model"),
+        (lambda: nn.Sequential(nn.Flatten()), "has no torch.nn.Linear to compute the logits"),
     ],
 )
 def test_model_that_does_not_match_is_refused_in_each_call(weighty: tuple[Any, str], model: Any, said: str) -> None:
@@ -63,7 +63,7 @@ def test_features_of_another_width_are_refused_if_shared(tmp_path: Path, method:
                     peer.penalty(*given)
             else:
                 assert peer.penalty(*given).item() == 0  # logits do not depend on the width
-        with pytest.raises(ConfigurationError, match=r"targets \(3,\) of torch.float32; it takes .* of integers"):
+        with pytest.raises(ConfigurationError, match=r"of penalty are torch.float32 of the shape \(3,\); .* integers"):
             peer.penalty(features[:3], given[1][:3], torch.zeros(3), model.classifier)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, TrainingError
 from consilience.models import SplitModel
 from consilience.models.cut import cut
 from consilience.peer.peer import Peer
@@ -94,6 +94,26 @@ def test_gradients_are_the_mean_over_batches_since_the_last_upload(tmp_path: Pat
         assert all(p.grad is None for p in shared(model).values())
         assert peer.share(model, loader)
         with pytest.raises(ConfigurationError, match="there is no gradient of 'server' to vote with"):
+            peer._gradients.mean(exchange)
+
+
+def test_batches_whose_gradients_overflow_do_not_count(tmp_path: Path) -> None:
+    """As with float16, where the scaler of the loss skips such a step and goes on."""
+    with federation(tmp_path, TWO_STAGE, models=(divided,)) as made, serving(made.store) as relay:
+        peer, model = joined(made, relay.url, 0)
+        loader = batches(4)
+        for number, (inputs, targets) in enumerate(loader):
+            loss_of(model, inputs, targets).backward()  # type: ignore[no-untyped-call]
+            if number == 0:
+                next(iter(shared(model).values())).grad[0] = torch.inf  # type: ignore[index]
+            peer.take_gradients()
+        (exchange,) = peer.exchanges
+        for name, gradient in peer._gradients.mean(exchange).items():
+            torch.testing.assert_close(gradient, mean_gradients(model, loader[1:])[name], rtol=1e-5, atol=1e-7)
+        peer._gradients.forget()
+        (torch.nan * loss_of(model, inputs, targets)).backward()  # type: ignore[no-untyped-call]
+        peer.take_gradients()
+        with pytest.raises(TrainingError, match=r"of 'server' are NaN or infinite in all 1 batches .*smaller learning"):
             peer._gradients.mean(exchange)
 
 

@@ -191,7 +191,8 @@ def test_targets_of_a_batch_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         refusals: list[tuple[Any, str]] = [
             (targets + 1, r"from 1 to 3; this federation takes integers from 0 to 2, one per sample"),
             (torch.where(targets == 0, -100, targets), r"from -100 to 2; this federation takes integers from 0 to 2"),
-            (targets.float(), r"targets \(8,\) of torch\.float32; it takes .*\(rows,\) of integers"),
+            (targets.float(), r"torch\.float32 of the shape \(8,\); .*such as targets.flatten\(\).long\(\) of whole"),
+            (nn.functional.one_hot(targets, CLASSES), r"of the shape \(8, 3\); .*targets.argmax\(1\) of one-hot rows"),
             (None, r"was given targets of the type NoneType, and takes a tensor"),
             (["a"] * 8, r"was given targets of the type list, and takes a tensor"),
         ]
@@ -280,7 +281,7 @@ def lazy() -> nn.Module:
 
 
 REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    (no_linear, {}, ConfigurationError, r"give it a forward that ends in a torch\.nn\.Linear"),
+    (no_linear, {}, ConfigurationError, r"no torch\.nn\.Linear .*; let it end in one, such as nn\.Sequential\(model"),
     (
         lazy,
         {},

@@ -281,7 +281,7 @@ class Convolution(nn.Module):
             r"learner \d+ has 3 training samples; a trial .* needs 5 or more of each learner: give it more",
         ),
         ({"seeds": 2}, r"seeds is 2; a trial holds out .* needs 3 or more"),
-        ({"model": Convolution}, r"a forward that ends in a torch.nn.Linear"),
+        ({"model": Convolution}, r"let it end in one, such as nn.Sequential"),
         ({"method": "centralized"}, r"'centralized' does not let learners work together, .* name one that does"),
         ({"method": "self-distillation"}, r"does not let learners work together"),
         (

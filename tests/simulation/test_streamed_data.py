@@ -234,6 +234,14 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
             lambda: Dataset.streamed(Endless()),  # type: ignore[arg-type]
             r"got Endless; read an iterable one into a list first, or index its",
         ),
+        (
+            lambda: Dataset.streamed(torch.utils.data.DataLoader(TRAIN, 8)),  # type: ignore[arg-type]
+            r"a DataLoader yields batches, .*give the samples, loader\.dataset, and batch_size",
+        ),
+        (
+            lambda: simulate(data=torch.utils.data.DataLoader(TRAIN, 8)),  # type: ignore[arg-type]
+            r"data: a DataLoader yields batches, .*loader\.dataset",
+        ),
         (lambda: Dataset.streamed([]), r"the data set is empty"),
         (
             lambda: Dataset.streamed([(np.zeros((3, 8, 8), dtype=np.uint8), n % 2) for n in range(9)]),

@@ -122,6 +122,8 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         given = torch.optim.SGD(model.parameters(), lr=0.1)
         with pytest.raises(ConfigurationError, match=r"make it with \[\*model.parameters\(\), \*peer.parameters\(\)\]"):
             Mine(model, arguments(tmp_path), **data, peer=peer, loss="method", optimizers=(given, None)).train()
+        with pytest.raises(ConfigurationError, match=r"has a list as its optimizer, .*give one, with a group of"):
+            Mine(model, arguments(tmp_path), **data, peer=peer, optimizers=([given, given], None))
         settings = arguments(tmp_path)
         monkeypatch.setattr(settings, "_n_gpu", 2)  # as with two GPUs in one process
         with pytest.raises(ConfigurationError, match=r"1 processes with 2 GPUs each.*CUDA_VISIBLE_DEVICES naming one"):

@@ -14,7 +14,7 @@ from consilience.data.arrays import GivenArrays, raw_from_arrays, read_given_inp
 from consilience.data.dataset import Dataset
 from consilience.data.field_arrays import as_given
 from consilience.data.readers.torch_dataset import read_samples
-from consilience.data.readers.torch_samples import Samples
+from consilience.data.readers.torch_samples import Samples, refuse_loader
 from consilience.data.scaling import Scaling, ScalingChoice
 from consilience.data.targets import KindChoice
 from consilience.data.to_numpy import to_numpy
@@ -46,6 +46,7 @@ def to_dataset(data: DataSource | None) -> Dataset | str | None:
         return Dataset.from_arrays("arrays", *_quarters("data", data))
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not _is_array(data):
         return Dataset.from_torch(data)
+    refuse_loader("data", data)
     raise ConfigurationError(
         f"data is of type {type(data).__name__}; give a name, a path, a Dataset, arrays (inputs, labels), a torch "
         f"data set, or a list with one of them for each learner"

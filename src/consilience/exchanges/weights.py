@@ -156,7 +156,8 @@ def covered_parameters(exchange: str, part: str, task: Task) -> list[str]:
         parts = f"its parts are {', '.join(task.parts)} and " if task.parts else ""
         what = "its trained parameters are" if task.frozen else "its parameters are"
         raise ConfigurationError(
-            f"{exchange}: part {part!r} covers nothing of {task.model}; {parts}{what} {_listed(task)}"
+            f"{exchange}: part {part!r} covers nothing of {task.model}; {parts}{what} {_listed(task)}; name a module, "
+            f"or a glob such as '*lora_*', or leave part out for all that is trained"
         )
     return names
 

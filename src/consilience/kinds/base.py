@@ -58,8 +58,8 @@ class Kind:
         return found
 
     def totals(self, target: Target, classes: int, targets: NDArray[Any]) -> NDArray[np.float64]:
-        """Sums over test samples that `score` needs beside those of predictions, (groups, sums)."""
-        raise NotImplementedError
+        """Sums over test samples that `score` needs beside those of predictions, (groups, sums): here how many."""
+        return self.counts(target, classes, targets)[:, None].astype(np.float64)
 
     def score(
         self,

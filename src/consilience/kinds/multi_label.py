@@ -48,10 +48,6 @@ class MultiLabel(Kind):
         found: NDArray[np.bool_] = (targets[:, list(groups)] == 1).any(axis=1)
         return found
 
-    def totals(self, target: Target, classes: int, targets: NDArray[Any]) -> NDArray[np.float64]:
-        """Samples that have each label."""
-        return self.counts(target, classes, targets)[:, None].astype(np.float64)
-
     def score(
         self,
         sums: NDArray[Any],

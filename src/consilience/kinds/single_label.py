@@ -46,10 +46,6 @@ class SingleLabel(Kind):
         """The classes."""
         return targets
 
-    def totals(self, target: Target, classes: int, targets: NDArray[Any]) -> NDArray[np.float64]:
-        """Samples of each class."""
-        return self.counts(target, classes, targets)[:, None].astype(np.float64)
-
     def score(
         self,
         sums: NDArray[Any],

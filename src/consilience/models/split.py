@@ -128,6 +128,8 @@ def to_split_model(module: nn.Module) -> SplitModel:
         return SplitModel(features, classifier, _bound(module)).made_from(module)
     if isinstance(module, nn.Module) and _runs(module) and _linears(module):
         return split(module, bound=_bound(module))
+    if not isinstance(module, nn.Module) or (_runs(module) and features is classifier is None):
+        _refuse_unusable(module)
     raise ConfigurationError(
         f"{type(module).__name__} is not a split model: it needs modules named features and classifier, the latter a "
         f"torch.nn.Linear, but has features = {describe_value(features)} and "
@@ -139,9 +141,15 @@ def to_split_model(module: nn.Module) -> SplitModel:
 
 def _refuse_unusable(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
-        raise ConfigurationError(f"split takes a torch.nn.Module, got {describe_value(model)}; build one first")
+        got = f"the class {model.__name__}" if isinstance(model, type) else describe_value(model)
+        raise ConfigurationError(f"a model is a torch.nn.Module, got {got}; build one first, such as Net()")
     if not _runs(model):
         raise ConfigurationError(f"{type(model).__name__} has no forward; split needs a model that runs")
+    if isinstance(model, nn.Linear):
+        raise ConfigurationError(
+            "the model is a torch.nn.Linear, and its classifier must be a layer inside of it; give "
+            "nn.Sequential(nn.Flatten(), layer)"
+        )
     if not _linears(model):
         raise ConfigurationError(
             f"{type(model).__name__} has no torch.nn.Linear to compute the logits; let it end in one, such as "

@@ -12,7 +12,7 @@ Any other batch needs a function of its owner's that makes `(inputs, targets)` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ Unpack = Callable[[Any], tuple[Any, Any]]
 """Makes (inputs, targets) of a batch."""
 LABELS = ("labels", "label", "targets", "target", "y")
 """Keys under which a batch that is a mapping may have its targets."""
+_NOT_STACKED = "expects each tensor to be equal size"
+"""What torch says where samples of a batch have different shapes."""
 _WAY_OUT = "for other batches, join with unpack=..., a function that makes (inputs, targets) of a batch"
 
 
@@ -70,6 +72,31 @@ def read_batch(batch: Any, unpack: Unpack | None = None) -> tuple[ModelCall, Ten
         )
     call = read_inputs(batch[0]) if len(batch) == 2 else ModelCall(tuple(batch[:-1]))
     return call, _targets(batch[-1])
+
+
+def batches_of(loader: Loader) -> Iterator[Any]:
+    """What a loader yields, one after the other; what is no loader, or cannot stack its samples, is refused."""
+    try:
+        batches = iter(loader)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"the loader is {_describe(loader)}, which yields no batches; give the DataLoader that you train on, or a "
+            f"list of batches of (inputs, targets)"
+        ) from error
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if _NOT_STACKED not in str(error):
+                raise
+            raise ConfigurationError(
+                "the loader cannot stack samples of different shapes, such as sequences of different lengths; pad them "
+                "to one length per batch: DataLoader(collate_fn=...) with torch.nn.utils.rnn.pad_sequence, a Hugging "
+                "Face trainer's data_collator=DataCollatorWithPadding(tokenizer), or consilience.pad_sequences before"
+            ) from error
+        yield batch
 
 
 def read_inputs(inputs: Any) -> ModelCall:

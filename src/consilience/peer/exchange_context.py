@@ -22,7 +22,7 @@ from consilience.models.frozen import frozen_names
 from consilience.objectives import Objective
 from consilience.peer.called_model import layer_name, own_module, split_model
 from consilience.peer.connection import FederationConnection
-from consilience.peer.loop_targets import check_targets
+from consilience.peer.loop_targets import FORMS, check_targets
 from consilience.peer.member_method import check_charter_channels
 from consilience.randomness import seed_of
 from consilience.task import Task
@@ -183,13 +183,11 @@ class ExchangeContext:
         call: its name. Classes that are on an accelerator are not read, which would wait for it in every step.
         """
         classes, rows = self.charter.classes, len(features)
-        shaped = features.ndim == 2 and logits.shape == (rows, classes) and targets.shape[:1] == (rows,)
-        classified = self.charter.kind != "single-label" or (targets.ndim == 1 and not targets.is_floating_point())
-        if not shaped or not classified:
+        if features.ndim != 2 or logits.shape != (rows, classes) or targets.shape[:1] != (rows,):
             raise ConfigurationError(
                 f"{call} was given features {tuple(features.shape)}, logits {tuple(logits.shape)} and targets "
-                f"{tuple(targets.shape)} of {targets.dtype}; it takes (rows, width), (rows, {classes}) and (rows,) of "
-                f"integers"
+                f"{tuple(targets.shape)} of {targets.dtype}; it takes (rows, width), (rows, {classes}) and "
+                f"{FORMS[self.charter.kind].format(classes=classes)}"
             )
         for e in self._exchanges:
             wrong = [width for width in self._feature_widths(e) if width != features.shape[1]]
@@ -198,8 +196,7 @@ class ExchangeContext:
                     f"your features have width {features.shape[1]}, and federation {self.charter.name!r} shares "
                     f"features of width {wrong[0]}; give yours the same width, such as with one more linear layer"
                 )
-        readable = self.charter.kind != "single-label" or targets.device.type == "cpu"
-        checked = check_targets(self.task, targets, f"the targets of {call}") if readable else targets.long()
+        checked = check_targets(self.task, targets, f"the targets of {call}", read=targets.device.type == "cpu")
         return checked.to(features.device)
 
 

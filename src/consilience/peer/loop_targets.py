@@ -29,20 +29,36 @@ def as_targets(call: str, targets: Any) -> Tensor:
         ) from error
 
 
-def check_targets(task: Task, targets: Tensor, where: str) -> Tensor:
+def check_targets(task: Task, targets: Tensor, where: str, read: bool = True) -> Tensor:
     """The targets as exchanges take them: classes, 0 or 1 for each label, or standardized numbers.
 
-    where: what they are, such as "the loader's targets". What does not fit the kind of task is refused.
+    where: what they are, such as "the loader's targets". What does not fit the kind of task is refused. read: whether
+    classes are compared with the federation's; their shape and type always are.
     """
-    return _CHECKS[task.target.kind](task, targets, f"{where} are {targets.dtype} of the shape {tuple(targets.shape)}")
+    said = f"{where} are {targets.dtype} of the shape {tuple(targets.shape)}"
+    if task.target.kind == "single-label" and not read:
+        return _as_classes(task, targets, said)
+    return _CHECKS[task.target.kind](task, targets, said)
 
 
 def _classes(task: Task, targets: Tensor, said: str) -> Tensor:
-    wrong = targets.ndim != 1 or targets.is_floating_point()
-    if wrong or bool(((targets < 0) | (targets >= task.classes)).any()):
-        reach = f", from {targets.min()} to {targets.max()}" if targets.numel() else ""
+    classes = _as_classes(task, targets, said)
+    if bool(((classes < 0) | (classes >= task.classes)).any()):
         raise ConfigurationError(
-            f"{said}{reach}; this federation takes integers from 0 to {task.classes - 1}, one per sample; {_UNPACK}"
+            f"{said}, from {classes.min()} to {classes.max()}; this federation takes integers from 0 to "
+            f"{task.classes - 1}, one per sample; {_UNPACK}"
+        )
+    return classes
+
+
+def _as_classes(task: Task, targets: Tensor, said: str) -> Tensor:
+    """Integers, one per sample, whatever their values."""
+    if targets.ndim != 1 or targets.is_floating_point():
+        one_hot = targets.ndim == 2 and targets.shape[1] == task.classes
+        way = "targets.argmax(1) of one-hot rows" if one_hot else "targets.flatten().long() of whole numbers"
+        raise ConfigurationError(
+            f"{said}; this federation takes integers from 0 to {task.classes - 1}, one per sample, such as {way}; "
+            f"{_UNPACK}"
         )
     return targets.long()
 
@@ -71,6 +87,12 @@ def _numbers(task: Task, targets: Tensor, said: str) -> Tensor:
     return values.float()
 
 
+FORMS: dict[TaskKind, str] = {
+    "single-label": "(rows,) of integers",
+    "multi-label": "(rows, {classes}) of 0 and 1",
+    "regression": "(rows,) of standardized numbers",
+}
+"""How the targets of a mini-batch look, for messages."""
 _CHECKS: dict[TaskKind, Callable[[Task, Tensor, str], Tensor]] = {
     "single-label": _classes,
     "multi-label": _label_sets,

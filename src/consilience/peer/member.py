@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from consilience.channels import Answer
+from consilience.errors import ConfigurationError
 from consilience.peer.connection import FederationConnection
 from consilience.peer.spent_budget import PrivacyBudget
 from consilience.peer.state import ChannelUpload
@@ -61,6 +62,14 @@ class FederationMember:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied, or sent to another process, as trainers that start processes try to."""
+        raise ConfigurationError(
+            f"member {self.name!r} cannot be copied, nor sent to another process: a member is one peer in one process; "
+            f"train in this process, such as with Trainer(devices=1) of Lightning, or let each process join as a "
+            f"member of its own"
+        )
 
     # -- for members of each kind ------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
-from consilience.peer.batches import Loader, ModelCall, Unpack, read_batch
+from consilience.peer.batches import Loader, ModelCall, Unpack, batches_of, read_batch
 from consilience.peer.called_model import CalledModel
 from consilience.peer.loop_targets import check_targets
 from consilience.task import Task
@@ -25,7 +25,7 @@ def one_pass(model: CalledModel, loader: Loader, task: Task, represent: bool) ->
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     samples = 0
     with _evaluating(model.module):
-        for batch in loader:
+        for batch in batches_of(loader):
             call, targets = read_batch(batch, model.unpack)
             samples += len(targets)
             if represent:
@@ -47,7 +47,7 @@ def one_pass(model: CalledModel, loader: Loader, task: Task, represent: bool) ->
 def count_classes(loader: Loader, task: Task, unpack: Unpack | None = None) -> Tensor:
     """How many samples of each class a loader has, (classes,)."""
     counts = torch.zeros(task.classes)
-    for batch in loader:
+    for batch in batches_of(loader):
         targets = check_targets(task, read_batch(batch, unpack)[1], "the loader's targets")
         counts += torch.bincount(targets.cpu(), minlength=task.classes)
     if not counts.sum():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Exchange
 from consilience.peer.exchange_context import ExchangeContext
 
@@ -18,7 +18,8 @@ class SharedGradients:
     def __init__(self, exchanges: Sequence[Exchange], context: ExchangeContext) -> None:
         self._exchanges, self._context = [e for e in exchanges if e.owned_part is not None], context
         self._sums: dict[str, Tensor] = {}
-        self._batches = 0
+        self._finite: list[Tensor] = []
+        """For each batch whether all of its gradients are finite; read once, by `mean`."""
 
     def private_parameters(self) -> list[nn.Parameter]:
         """The model's parameters that are not in a shared part."""
@@ -28,7 +29,11 @@ class SharedGradients:
 
     @torch.no_grad()
     def take(self) -> None:
-        """Add the gradients of a batch, and clear them, so that no optimizer uses them."""
+        """Add the gradients of a batch, and clear them, so that no optimizer uses them.
+
+        A batch with infinite or NaN gradients does not count: with float16 a loss that is scaled too much has them, and
+        its scaler skips that step too.
+        """
         if not self._exchanges:
             raise ConfigurationError(
                 f"federation {self._context.charter.name!r} moves no part of the model by gradients; leave "
@@ -43,28 +48,35 @@ class SharedGradients:
                     f"{name!r} has no gradient; call take_gradients() after loss.backward() and before the optimizer's "
                     f"step, once for each batch, with requires_grad of all parameters on"
                 )
-        for name in names:
-            gradient = parameters[name].grad
-            assert gradient is not None
-            self._sums[name] = self._sums[name] + gradient.float() if name in self._sums else gradient.float().clone()
+        gradients = {name: _gradient(parameters[name]).float() for name in names}
+        finite = torch.stack([torch.isfinite(each).all() for each in gradients.values()]).all()
+        for name, gradient in gradients.items():
+            counted = torch.where(finite, gradient, 0.0)
+            self._sums[name] = self._sums[name] + counted if name in self._sums else counted
             parameters[name].grad = None
-        self._batches += 1
+        self._finite.append(finite)
 
     def mean(self, e: Exchange) -> dict[str, Tensor]:
         """The mean over the batches since the last upload; nothing for an exchange that moves no part."""
         if e.name not in {each.name for each in self._exchanges}:
             return {}
-        if not self._batches:
+        if not self._finite:
             raise ConfigurationError(
                 f"there is no gradient of {e.owned_part!r} to vote with; call take_gradients() after each "
                 f"loss.backward()"
             )
         self.check_unmoved()
-        return {name: self._sums[name].to(self._context.device) / self._batches for name in self._names(e)}
+        counted = int(torch.stack(self._finite).sum())
+        if not counted:
+            raise TrainingError(
+                f"the gradients of {e.owned_part!r} are NaN or infinite in all {len(self._finite)} batches since the "
+                f"last upload; try a smaller learning rate, or a smaller scale of the loss with float16"
+            )
+        return {name: self._sums[name].to(self._context.device) / counted for name in self._names(e)}
 
     def forget(self) -> None:
         """Begin anew: what there was has been uploaded."""
-        self._sums, self._batches = {}, 0
+        self._sums, self._finite = {}, []
 
     @torch.no_grad()
     def check_unmoved(self) -> None:
@@ -83,3 +95,8 @@ class SharedGradients:
     def _names(self, e: Exchange) -> list[str]:
         assert e.owned_part is not None
         return self._context.task.covered(e.owned_part, self._context.task.parameters)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad

@@ -87,14 +87,7 @@ def advise(
         _refuse_used(folder)
         wanted.check_savable()
     dataset = select_samples(given, wanted) if isinstance(given, Dataset) else load_data(wanted)
-    wanted = with_learners(with_model(wanted, dataset), dataset)
-    if wanted.federation.learners < 2:
-        raise ConfigurationError(
-            f"learners is {wanted.federation.learners}; working together needs two or more: give --learners, or data "
-            f"with several owners and partition owners"
-        )
-    if not _says(config, settings, "epochs", "total_epochs"):
-        wanted = wanted.replace(epochs=_usual_epochs(wanted, dataset))
+    wanted = _for_learners(with_learners(with_model(wanted, dataset), dataset), dataset, config, settings)
     asked = method or wanted.method.name
     trial = plan_trial(wanted, asked, dataset, models_of(model, wanted), bytes_per_round)
     if time is not None:
@@ -148,6 +141,18 @@ def _with_usual_length(config: Config | None, settings: Settings) -> Config:
     if config is not None and config.training.total_epochs is not None:
         usual.pop("rounds", None)  # they are divided between the configuration's rounds
     return make_config({**(config.settings() if config else {}), **usual})
+
+
+def _for_learners(wanted: Config, dataset: Dataset, config: Config | None, settings: Settings) -> Config:
+    """The configuration with a trial's usual epochs, where none were given; refused for a single learner."""
+    if wanted.federation.learners < 2:
+        raise ConfigurationError(
+            f"learners is {wanted.federation.learners}; working together needs two or more: give --learners, or data "
+            f"with several owners and partition owners"
+        )
+    if _says(config, settings, "epochs", "total_epochs"):
+        return wanted
+    return wanted.replace(epochs=_usual_epochs(wanted, dataset))
 
 
 def _says(config: Config | None, settings: Settings, *keys: str) -> bool:

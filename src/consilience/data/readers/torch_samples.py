@@ -40,6 +40,7 @@ class SampleForm:
     def of_first(cls, what: str, samples: Samples, label_key: str | None = None) -> SampleForm:
         """The form of sample 0; refused where there is none, or it cannot be read by its number."""
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
+            refuse_loader(what, samples)
             raise DataError(
                 f"{what}: a data set with a length and numbered samples is needed, got {type(samples).__name__}; "
                 f"read an iterable one into a list first, or index its samples: write a class with __len__ and "
@@ -150,3 +151,12 @@ def _array(what: str, value: Any) -> NDArray[Any]:
         return to_numpy(what, value)
     pixels = to_numpy(what, value.convert("RGB") if value.mode == "P" else value)  # P: indices into a palette
     return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels
+
+
+def refuse_loader(what: str, given: object) -> None:
+    """Refuse a DataLoader, which yields batches of samples that are numbered elsewhere."""
+    if hasattr(given, "dataset") and hasattr(given, "batch_size"):
+        raise DataError(
+            f"{what}: a {type(given).__name__} yields batches, and a run makes each learner's batches itself; give the "
+            f"samples, loader.dataset, and batch_size as a setting; Dataset.streamed leaves them where they are"
+        )
