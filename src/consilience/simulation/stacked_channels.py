@@ -36,7 +36,7 @@ def upload_stacked(
     uploading = {int(f): np.flatnonzero(federation == f) for f in np.unique(federation)}
     for some in _groups(federations, name, {f: len(mine) for f, mine in uploading.items()}, left):
         entries = np.stack([uploading[f] for f in some])  # (federations, uploads)
-        who = np.stack([check_members(member[e], _members(federations[some[0]], name), name) for e in entries])
+        who = _checked(member[entries], federations[some[0]].channels[name].members, name)
         taken = torch.from_numpy(place[entries]).to(weights.device)
         new = {key: tensor[taken] for key, tensor in tensors.items()}
         _upload([federations[f].channels[name] for f in some], who, new, weights[taken].double(), now)
@@ -50,7 +50,7 @@ def answer_stacked(
     found, left = [], list[int]()
     for some in _groups(federations, name, {f: len(who) for f, who in readers.items()}, left):
         channels = [federations[f].channels[name] for f in some]
-        who = np.stack([check_members(readers[f], channels[0].members, name) for f in some])  # (federations, readers)
+        who = _checked(np.stack([readers[f] for f in some]), channels[0].members, name)  # (federations, readers)
         first = channels[0]
         if isinstance(first, EntryPool):
             all_alike = {each.same_for_all_readers(draw or first.channel.draw) for each in channels}  # type: ignore[union-attr]
@@ -69,8 +69,13 @@ def answer_stacked(
     return found, left
 
 
-def _members(federation: Federation, name: str) -> int:
-    return federation.channels[name].members
+def _checked(who: np.ndarray, members: int, name: str) -> np.ndarray:
+    """The member numbers, (federations, ...), each federation's as `check_members` wants them."""
+    ordered = np.sort(who, axis=1)
+    if not (who.size and ordered[:, 0].min() >= 0 and ordered[:, -1].max() < members and (np.diff(ordered) > 0).all()):
+        for each in who:
+            check_members(each, members, name)
+    return who
 
 
 def _groups(
@@ -81,11 +86,14 @@ def _groups(
     counts: by federation, how many of its members take part.
     """
     groups: list[tuple[schema.Channel, int, list[int]]] = []
+    plain: dict[int, bool] = {}  # by the channel's schema
     for f, count in counts.items():
-        if not can_be_stacked(federations[f], name):
+        channel = federations[f].channels[name].channel
+        if id(channel) not in plain:
+            plain[id(channel)] = is_plain(channel)
+        if not (plain[id(channel)] and everybody_uses(federations[f])):
             left.append(f)
             continue
-        channel = federations[f].channels[name].channel
         for like, as_many, some in groups:
             if as_many == count and (like is channel or like == channel):
                 some.append(f)
@@ -99,15 +107,19 @@ def _groups(
             left += some
 
 
-def can_be_stacked(federation: Federation, name: str) -> bool:
-    """Whether a channel is a pool or a plain standing mean that everybody uses, and not with answers of one bit."""
-    channel, rules = federation.channels[name], federation.rules
-    if not isinstance(channel, StandingMean | EntryPool) or federation.subspace is not None or rules.scoped:
+def everybody_uses(federation: Federation) -> bool:
+    """Whether everybody uses everybody's uploads, in all dimensions, and draws entries at random."""
+    return federation.subspace is None and not federation.rules.scoped and federation.rules.choose == "random"
+
+
+def is_plain(channel: schema.Channel) -> bool:
+    """Whether a channel is a pool or a standing mean that resists nobody, and does not answer with one bit per value.
+
+    The scale of one bit is a sum, which may round otherwise in another order.
+    """
+    if isinstance(channel, schema.Mean) and (channel.moving or channel.robustness != Robustness()):
         return False
-    if isinstance(channel, StandingMean) and channel.channel.robustness != Robustness():
-        return False
-    down = [channel.channel.encoding(key, "down") for key in channel.channel.tensors]
-    return rules.choose == "random" and not any(isinstance(each, Bit) for each in down)  # whose scale is a sum
+    return not any(isinstance(channel.encoding(key, "down"), Bit) for key in channel.tensors)
 
 
 # -- uploads -----------------------------------------------------------------------------------------------------------
