@@ -1,10 +1,13 @@
 """The loop engine against a plain PyTorch loop with the same workload.
 
-    python benchmarks/simulation.py [--rounds 5]
+    python benchmarks/simulation.py [--rounds 5] [--federations 64]
 
 Workload: FedAvg, LeNet5, batch 32, Adam with state kept, one local epoch, no evaluation. The plain loop has a module
 and a torch.optim.Adam for each learner and uses two threads; the engine uses two processes with one thread each. Rounds
 of both alternate, and the ratio is that of their medians, so that other load on the machine affects both equally.
+
+With `--federations N` only the channels are measured: uploads and answers of N federations of five learners, who share
+representations of 10 classes of width 84, in one operation over all federations and one federation after the other.
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.methods import build_method
 from consilience.models import build_model
+from consilience.simulation import stacked_channels
 from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.federation import Federation
 from consilience.simulation.records.memory import memory_mb
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.setup import build_setup
+from consilience.wire import schema
 
 SHAPE, CLASSES, THREADS = (1, 28, 28), 10, 2
 CASES = ((10, 120), (100, 120), (1000, 12))
@@ -128,10 +134,41 @@ def memory(samples: int = 12) -> None:
     print(f"its parameters, optimizer state and data are {own / 1024:.0f} KiB; ratio {growth / own:.2f}")
 
 
+def channels(count: int, rounds: int, members: int = 5) -> None:
+    """Print processor time of uploads and answers of many federations: one after the other, and stacked."""
+    shapes, rows_of = {"mean": schema.Tensor((CLASSES, 84))}, (CLASSES,)
+    exchanged = {"means": schema.Mean("means", shapes, rows_of), "pool": schema.Pool("pool", shapes, rows_of)}
+    readers = {f: np.arange(members) for f in range(count)}
+    rows = np.repeat(np.arange(count), members), np.tile(np.arange(members), count), np.arange(count * members)
+    values, weights = torch.rand(count * members, CLASSES, 84), torch.ones(count * members, CLASSES)
+    uploads = {"means": (values, weights), "pool": (values[:, None], weights[:, None])}
+
+    def exchange(federations: list[Federation], turn: int, worth: int) -> float:
+        stacked_channels._WORTH, started = worth, time.process_time()
+        for name, (tensor, weight) in uploads.items():
+            for f in stacked_channels.upload_stacked(federations, name, rows, {"mean": tensor}, weight, turn):
+                own = slice(f * members, (f + 1) * members)
+                federations[f].upload(name, readers[f], {"mean": tensor[own]}, weight[own], readers[f], turn)
+            for f in stacked_channels.answer_stacked(federations, name, readers, turn, 0)[1]:
+                federations[f].answers(name, readers[f], turn, 0)
+        return time.process_time() - started
+
+    torch.set_num_threads(1)
+    for seeds, what in ((range(count), "seeds"), ([0] * count, "settings of one seed")):
+        alone, stacked = ([Federation(s, exchanged, members, {}, torch.zeros(1)) for s in seeds] for _ in range(2))
+        pairs = [(exchange(alone, t, count + 1), exchange(stacked, t, 2)) for t in range(4 * rounds)][rounds:]
+        before, after = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"{count} {what}: {before:.1f} ms one by one, {after:.1f} ms stacked, {before / after:.1f} times")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to time in each case")
+    parser.add_argument("--federations", type=int, help="measure the channels of so many federations, and nothing else")
     arguments = parser.parse_args()
+    if arguments.federations:
+        channels(arguments.federations, arguments.rounds)
+        return
     print(f"{'learners':>9} x {'samples':<7} {'plain s':>11} {'engine s':>11} {'ratio':>8}")
     for learners, samples in CASES:
         speed(learners, samples, arguments.rounds)

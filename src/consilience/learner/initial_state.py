@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience.config.schedules import value_at
+from consilience.exchanges.base import Exchange, View
 from consilience.kinds import group_count
 from consilience.learner.learner import Learner
 from consilience.learner.residuals import zero_residuals
@@ -32,7 +33,7 @@ def drawn_state(learner: Learner, seed: int) -> LearnerState:
         other_buffers={k: layout.flat(buffers).to(device) for k, layout in binding.other_buffers.items()},
         optimizer={slot: torch.zeros_like(flat) for slot in learner.spec.optimizer.slots},
         residuals=zero_residuals(learner.channels, dtype, device),
-        settings=_settings_before_training(learner),
+        settings=settings_before_training(learner),
     )
 
 
@@ -40,8 +41,8 @@ def template_state(learner: Learner) -> LearnerState:
     """A whole state such as every learner of this kind has; it is bound to the learner."""
     state = drawn_state(learner, 0)
     learner.bind(state)
-    state.exchange_state = _exchange_states(learner)
-    state.objective_state = _objective_state(learner, np.ones(group_count(learner.task)))
+    state.exchange_state = exchange_states(learner)
+    state.objective_state = objective_state(learner, np.ones(group_count(learner.task)))
     return state
 
 
@@ -74,8 +75,8 @@ def first_state(
     for exchange in learner.exchanges:
         if exchange.start == "common":
             learner.binding.assign(common.get(exchange.name, {}))
-    state.exchange_state = _exchange_states(learner)
-    state.objective_state = _objective_state(learner, class_counts)
+    state.exchange_state = exchange_states(learner)
+    state.objective_state = objective_state(learner, class_counts)
     return state
 
 
@@ -89,19 +90,24 @@ def learner_seed(federation_seed: int, number: int) -> int:
     return seed_of("weights", federation_seed, number)
 
 
-def _exchange_states(learner: Learner) -> dict[str, Tensors]:
+def exchange_states(learner: Learner) -> dict[str, Tensors]:
     """The exchanges' own states at the start, for the state that is bound."""
-    found = {e.name: e.init_state(learner.model_view(e)) for e in learner.exchanges}
-    return {name: {k: v.detach().clone() for k, v in state.items()} for name, state in found.items() if state}
+    found = {e.name: state_of_exchange(e, learner.model_view(e)) for e in learner.exchanges}
+    return {name: state for name, state in found.items() if state}
 
 
-def _objective_state(learner: Learner, class_counts: np.ndarray) -> Tensors:
+def state_of_exchange(exchange: Exchange, view: View) -> Tensors:
+    """An exchange's own state at the start, for the learner of the view."""
+    return {name: value.detach().clone() for name, value in exchange.init_state(view).items()}
+
+
+def objective_state(learner: Learner, class_counts: np.ndarray) -> Tensors:
     """What the objective remembers of the learner's own data."""
     counts = torch.from_numpy(class_counts).to(learner.device, learner.dtype)
     return {name: value.clone() for name, value in learner.role.objective.init_state(learner.task, counts).items()}
 
 
-def _settings_before_training(learner: Learner) -> dict[str, Tensors]:
+def settings_before_training(learner: Learner) -> dict[str, Tensors]:
     """Settings of which every learner has its own value, as they are for the first learner."""
     spec = learner.spec
     owners = {e.name: e for e in spec.role.exchanges} | {OPTIMIZER: spec.optimizer}

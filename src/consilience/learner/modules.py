@@ -71,9 +71,7 @@ class LearnerModules:
             return self._drawn[1]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well, which takes long
-            model = to_split_model(self.spec.build())
-            extra = self._make_extra()
-        parameters, buffers = _named_tensors(model, extra)
+            parameters, buffers = self.build_tensors()
         own, others = self.named_tensors()
         if missing := own.keys() - {name for name, tensor in parameters.items() if tensor.requires_grad}:
             raise ConfigurationError(
@@ -88,6 +86,11 @@ class LearnerModules:
         drawn = {name: parameters[name] for name in own}, {name: buffers[name] for name in others}
         self._drawn = (seed, drawn) if self.frozen_sha256 else None
         return drawn
+
+    def build_tensors(self) -> tuple[Tensors, Tensors]:
+        """Parameters and buffers of newly made modules, drawn with torch's generator as it is."""
+        model = to_split_model(self.spec.build())
+        return _named_tensors(model, self._make_extra())
 
     def _make_extra(self) -> dict[str, nn.ModuleDict]:
         """New modules of the objective and the exchanges; the learner's own model is the last of the objective's."""

@@ -148,14 +148,14 @@ class Federation:
             return self._own_answers(channel, readers, *when, draw=draw), _each(readers)
         assert not isinstance(channel, OwnMovingMean)
         if isinstance(channel, EntryPool) and channel.same_for_all_readers(draw or channel.channel.draw):
-            return _as_decoded(channel.answer(readers[:1], self.seed, *when, draw=draw), channel.channel), 0 * readers
+            return as_decoded(channel.answer(readers[:1], self.seed, *when, draw=draw), channel.channel), 0 * readers
         if isinstance(channel, EntryPool):
             each = channel.answer(readers, self.seed, *when, draw=draw)
         elif channel.channel.scope == "oneself":
             each = channel.own_contributions(readers)
         else:
-            return _as_decoded(channel.answer().for_one(), channel.channel), np.zeros_like(readers)
-        return _as_decoded(each, channel.channel), _each(readers)
+            return as_decoded(channel.answer().for_one(), channel.channel), np.zeros_like(readers)
+        return as_decoded(each, channel.channel), _each(readers)
 
     def _differs(self, channel: SimulatedChannel) -> bool:
         """Whether readers get answers of their own because of whose uploads they use."""
@@ -180,7 +180,7 @@ class Federation:
         else:
             assert isinstance(channel, StandingMean) and scope is not None
             answers = channel.answer_within(scope.weights)
-        return answers if scope is not None and scope.gossip else _as_decoded(answers, channel.channel)
+        return answers if scope is not None and scope.gossip else as_decoded(answers, channel.channel)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Everything that resuming needs, by channel and name."""
@@ -214,7 +214,7 @@ def _each(readers: np.ndarray) -> np.ndarray:
     return np.arange(len(readers))
 
 
-def _as_decoded(answers: Answer, channel: schema.Channel) -> Answer:
+def as_decoded(answers: Answer, channel: schema.Channel) -> Answer:
     """Answers as each reader decodes them."""
     if channel.scope == "oneself":
         return answers  # nothing travels

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from consilience.channels import EntryPool
+from consilience.channels import Answer, EntryPool
 from consilience.simulation.engines.jobs import Job, Receive
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.round.model_location import bring_models
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.round.usefulness import HeldOut, entry_losses, held_out_features
+from consilience.simulation.stacked_channels import answer_stacked
 from consilience.wire import schema
 
 Fresh = list[dict[str, np.ndarray]]
@@ -75,21 +76,37 @@ def _fetch(
         for draw in np.unique(draws[receiving]):
             cohorts = [i for i in receiving if draws[i] == draw]
             reads = (run.setup.cohorts.rows[cohorts] >= 0).any(axis=0) & readers
-            for f, federation in enumerate(run.federations):
-                downloading = np.flatnonzero(reads[f])
-                if not downloading.size:
-                    continue
-                when = (run.round, catching_up)
-                losses = None if held is None else entry_losses(federation, name, downloading, held[f], *when)
-                sent = federation.answers(name, downloading, *when, draw=int(draw), losses=losses)
-                if run.on_answer is not None:
-                    sent = run.on_answer((f, name, run.round, catching_up, int(draw)), sent)
-                batch, which = sent
-                numbers = run.answers.add(batch) + which
-                for i in cohorts:
-                    rows = run.setup.cohorts.rows[i][f, downloading]
-                    fresh[i][name][rows[rows >= 0]] = numbers[rows >= 0]
+            readers_of = {f: np.flatnonzero(reads[f]) for f in np.flatnonzero(reads.any(axis=1)).tolist()}
+            when, left = (run.round, catching_up), list(readers_of)
+            found: list[tuple[Answer, dict[int, np.ndarray]]] = []
+            if held is None and run.on_answer is None:
+                found, left = answer_stacked(run.federations, name, readers_of, *when, draw=int(draw))
+            for f in left:
+                found.append(_answer_alone(run, f, name, readers_of[f], held, (*when, int(draw))))
+            for batch, which in found:
+                first = run.answers.add(batch)
+                for f, place in which.items():
+                    for i in cohorts:
+                        rows = run.setup.cohorts.rows[i][f, readers_of[f]]
+                        fresh[i][name][rows[rows >= 0]] = (first + place)[rows >= 0]
     return fresh
+
+
+def _answer_alone(
+    run: RunState,
+    f: int,
+    name: str,
+    readers: np.ndarray,
+    held: list[list[HeldOut]] | None,
+    where: tuple[int, int, int],
+) -> tuple[Answer, dict[int, np.ndarray]]:
+    """One federation's answers to its readers, and which of them each gets; where: round, catching up, draw."""
+    federation, (*when, draw) = run.federations[f], where
+    losses = None if held is None else entry_losses(federation, name, readers, held[f], *when)
+    sent = federation.answers(name, readers, *when, draw=draw, losses=losses)
+    if run.on_answer is not None:
+        sent = run.on_answer((f, name, *where), sent)
+    return sent[0], {f: sent[1]}
 
 
 def _useful_by(run: RunState, name: str) -> list[list[HeldOut]] | None:

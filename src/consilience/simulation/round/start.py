@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from consilience.learner.initial_state import CommonValues, common_values, first_state
+from consilience.learner.first_states import FirstStates, Starts
+from consilience.learner.initial_state import CommonValues, common_values
 from consilience.simulation.engines.cohort import Settings
 from consilience.simulation.federation import Federation
 from consilience.simulation.round.run_state import RunState
@@ -16,29 +16,42 @@ from consilience.wire.agreement import merge_channels
 
 
 def start_learners(run: RunState) -> list[CommonValues]:
-    """Write the first state of every learner; return the common values of each federation's moving means."""
+    """Write the first state of every learner; return the common values of each federation's moving means.
+
+    The engine's states are zeros before, so that optimizers and residuals are left as they are.
+    """
     common: list[CommonValues] = [{} for _ in run.setup.federations.seeds]
     for i, learner in enumerate(run.learners):
-        plan = run.engine.plans[i]
-        members, settings = plan.members, plan.settings_at(0)
+        members, settings = run.engine.plans[i].members, run.engine.plans[i].settings_at(0)
         for f in np.unique(members.federation):
             found, place = common_values(learner, run.setup.federations.seeds[f]), run.engine.example.device
             common[f] |= {name: {key: t.to(place) for key, t in tensors.items()} for name, tensors in found.items()}
-        first: dict[tuple[int, int], int] = {}  # the row that has a seed and a learner's weights: variants start alike
-        for row, (f, number) in enumerate(zip(members.federation, members.learner, strict=True)):
-            seed, rows = run.setup.federations.seeds[f], np.array([row])
-            like = first.setdefault((seed, int(number)), row)
-            if like == row:
-                own = _settings_of(settings, row)
-                counts = run.setup.data.counts_of(members.samples(row))
-                state = first_state(learner, seed, int(number), common[f], counts, own).map(_stacked)
-            else:
-                state = run.engine.read(i, np.array([like]))
-                for owner, values in _settings_of(settings, row).items():
-                    for name, value in values.items():
-                        state.settings[owner][name].copy_(value)
-            run.engine.write(i, rows, state)
+        make, first = FirstStates(learner), _first_alike(run, i)
+        different = np.flatnonzero(first == np.arange(len(first)))
+        for f in np.unique(members.federation[different]):
+            rows = different[members.federation[different] == f]
+            for some in np.split(rows, range(make.block, len(rows), make.block)):
+                numbers = members.learner[some].tolist()
+                counts = np.stack([run.setup.data.counts_of(members.samples(row)) for row in some])
+                own = _settings_of(settings, some)
+                seed = run.setup.federations.seeds[f]
+                run.engine.write(i, some, make.states(Starts(seed, numbers, common[f], counts, own)))
+        alike = np.flatnonzero(first != np.arange(len(first)))
+        for some in np.split(alike, range(make.block, len(alike), make.block)) if alike.size else ():
+            state = run.engine.read(i, first[some])
+            for owner, values in _settings_of(settings, some).items():
+                for name, value in values.items():
+                    state.settings[owner][name].copy_(torch.from_numpy(value))
+            run.engine.write(i, some, state)
     return common
+
+
+def _first_alike(run: RunState, cohort: int) -> np.ndarray:
+    """For each row of a cohort the first that has its seed and learner's number: variants start alike."""
+    members = run.engine.plans[cohort].members
+    first: dict[tuple[int, int], int] = {}
+    keys = [(run.setup.federations.seeds[f], int(n)) for f, n in zip(members.federation, members.learner, strict=True)]
+    return np.array([first.setdefault(key, row) for row, key in enumerate(keys)])
 
 
 def open_channels(run: RunState, common: list[CommonValues]) -> None:
@@ -54,12 +67,9 @@ def open_channels(run: RunState, common: list[CommonValues]) -> None:
         run.federations.append(federation)
 
 
-def _settings_of(settings: Settings, row: int) -> dict[str, dict[str, Tensor]]:
-    found: dict[str, dict[str, Tensor]] = {}
+def _settings_of(settings: Settings, rows: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+    """Some rows' own settings, by owner and field, (rows,) each."""
+    found: dict[str, dict[str, np.ndarray]] = {}
     for (owner, name), values in settings.items():
-        found.setdefault(owner, {})[name] = torch.tensor(values[row])
+        found.setdefault(owner, {})[name] = values[rows]
     return found
-
-
-def _stacked(tensor: Tensor) -> Tensor:
-    return tensor[None]

@@ -15,6 +15,7 @@ from consilience.simulation.round.participation import Presence
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.round.seen_upload import SeenUpload
 from consilience.simulation.round.work import UploadsDue
+from consilience.simulation.stacked_channels import upload_stacked
 
 
 def expect_uploads(run: RunState, due: UploadsDue, presence: Presence, names: Iterable[str]) -> None:
@@ -33,8 +34,11 @@ def upload(run: RunState, job: Work) -> None:
     of = federations[job.rows[entries]]
     for name in job.uploads if entries.size else ():
         tensors, weights = run.engine.uploads(job, name)
-        versions = run.answers.versions(job.held[name])
-        for f in np.unique(of):
+        versions, left = run.answers.versions(job.held[name]), np.unique(of).tolist()
+        if run.on_upload is None and not run.setup.federations.attacks:
+            rows = of, members[job.rows[entries]], entries
+            left = upload_stacked(run.federations, name, rows, tensors, weights, run.round)
+        for f in left:
             some = entries[of == f]
             who, taken = members[job.rows[some]], as_slice(some)
             mine = {k: t[taken] for k, t in tensors.items()}

@@ -118,9 +118,10 @@ def _participant(config: Config, method: Method, who: int, part: str, model: Mod
     exchanges = tuple(e.for_federation(config.federation.learners) for e in role.exchanges)
     role = replace(role, objective=objective, exchanges=exchanges)
     participant = Participant(who, part, role, model, optimizer, role.batch_size or config.training.batch_size, epochs)
-    defaults = settings_of(method.source).values() if method.source else ()
     for owner, name, value in participant.numbers():
-        if isinstance(value, Schedule) and value.over > config.training.rounds and value not in defaults:
+        if not isinstance(value, Schedule) or value.over <= config.training.rounds:
+            continue
+        if value not in (settings_of(method.source).values() if method.source else ()):
             setting = "lr" if owner == OPTIMIZER else f"{owner}'s {name}"
             raise ConfigurationError(
                 f"method {method.name!r}: {setting} is {value}, over {value.over} rounds, and the run has "

@@ -67,7 +67,8 @@ def test_memory_needs_are_counted_in_bytes(data: Dataset, free_memory: list[int]
 
 def test_memory_needs_grow_with_batch_precision_and_exchanges(data: Dataset, free_memory: list[int]) -> None:
     (small,), (large,) = memory_budget_of(data).needs, memory_budget_of(data, batch_size=40).needs
-    assert large.step - small.step >= 36 * (64 + 64 + 32) * 4  # images, hidden values and features of 36 samples
+    assert large.batch == 6  # all that a learner has
+    assert large.step - small.step >= 2 * (64 + 64 + 32) * 4  # images, hidden values and features of 2 samples
     assert large.state == small.state
     (double,) = memory_budget_of(data, precision="float64").needs
     assert double.state == 3 * PARAMETERS * 8 + 8 and double.step > 1.9 * small.step
@@ -98,6 +99,14 @@ def test_stack_size_keeps_tensors_below_2_to_the_31_values(data: Dataset, free_m
     (need,) = memory_budget_of(data).needs
     need.largest = 2**29
     assert need.fit(PLENTY, 10) == 3  # 2**31 - 1 values are the most; groups of 3, 3, 3 and 1
+
+
+def test_groups_are_no_larger_than_keeps_a_device_busy(
+    data: Dataset, free_memory: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (need,) = memory_budget_of(data).needs
+    monkeypatch.setattr(room_module, "_GROUP_BYTES", 4.5 * (need.state + need.step + need.passed))
+    assert memory_budget_of(data).rows == [4]  # groups of 4, 4 and 2
 
 
 @pytest.mark.parametrize("method", ["independent", "consilience"])

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from consilience.channels import as_slice
 from consilience.data import Dataset
 from consilience.data.local_test_sets import LocalTestSets
 from consilience.errors import ConsilienceError
@@ -203,16 +204,15 @@ class StackEngine(Executor):
 
     def receive(self, job: Receive) -> JobResult:
         """Let new answers change the learners of a job, as many at once as fit."""
-        cohort, members = self.cohorts[job.cohort], len(self.plans[job.cohort].members)
+        cohort = self.cohorts[job.cohort]
 
         def work(entries: np.ndarray) -> None:
             fresh, rows = {name: numbers[entries] for name, numbers in job.fresh.items()}, job.rows[entries]
             names = [name for name, numbers in fresh.items() if (numbers >= 0).any()]
             answers = stack_answers(self.answers.batches, fresh, names, self.device)
-            # No answer changes the optimizer's state or residuals: they stay where they are.
-            state = _rows(replace(cohort.state, optimizer={}, residuals={}), rows, members, self.device)
-            if len(entries) == members:  # the cohort's own state, until the work is done
-                state = state.clone()
+            state = _rows(cohort.state, rows, self.device)
+            if state.step.data_ptr() == cohort.state.step[int(rows[0]) :].data_ptr():  # the cohort's own
+                state = state.clone()  # until the work is done
             receive_stacked(self.learners[job.cohort], state, answers)
             moved = state.to(self.memory.home)
             cohort.state.replace_rows(torch.from_numpy(rows).to(self.memory.home), moved)
@@ -228,7 +228,7 @@ class StackEngine(Executor):
 
         def work(entries: np.ndarray) -> None:
             rows = job.rows[entries]
-            state = _rows(self.cohorts[job.cohort].state, rows, len(members), self.device)
+            state = _rows(self.cohorts[job.cohort].state, rows, self.device)
             tests: OwnTests | None = None
             if job.tests == "validation":
                 held = members.held_out(rows)
@@ -251,7 +251,7 @@ class StackEngine(Executor):
             together, samples = self.memory.pass_of(job.cohort, len(entries), most)
             for i in range(0, len(entries), together):
                 rows = job.rows[entries[i : i + together]]
-                state = _rows(cohort.state, rows, len(members), self.device)
+                state = _rows(cohort.state, rows, self.device)
                 held = self.data.held_out(members.held_out(rows))
                 chosen = choose_stacked(self.learners[job.cohort], state, held, samples)
                 at = torch.from_numpy(rows).to(self.memory.home)
@@ -289,11 +289,15 @@ class StackEngine(Executor):
             free_unused(self.device)
 
 
-def _rows(state: LearnerState, rows: np.ndarray, members: int, device: torch.device) -> LearnerState:
-    """The states of some rows on a device: the cohort's own tensors where all rows are asked for and on that device."""
-    if len(rows) == members:
-        return state.to(device)
-    return state.select(torch.from_numpy(rows).to(state.step.device)).to(device)
+def _rows(state: LearnerState, rows: np.ndarray, device: torch.device) -> LearnerState:
+    """The states of some rows on a device: the cohort's own tensors where these are there, and rows are in one piece.
+
+    Without the optimizer's state and residuals, which only training and uploads need.
+    """
+    state, where = replace(state, optimizer={}, residuals={}), as_slice(rows)
+    if isinstance(where, slice):
+        return state.rows(where).to(device)
+    return state.select(torch.from_numpy(where).to(state.step.device)).to(device)
 
 
 def _zero_state(learner: Learner, rows: int, device: torch.device) -> LearnerState:

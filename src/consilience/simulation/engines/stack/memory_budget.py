@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from consilience.learner.batches import batch_widths
 from consilience.learner.initial_state import template_state
 from consilience.learner.learner import Learner
 from consilience.learner.passes import EVALUATED_ROWS
@@ -25,6 +26,7 @@ _STEP_FACTOR = 2.5  # memory of a step, as a multiple of what the forward pass s
 _OPTIMIZER_COPIES = 5  # copies of a learner's parameters that exist while an optimizer updates them
 _EXCHANGE_COPIES = 4  # of what is exchanged: the upload, in the channel, held, and on the way to the learner
 _GRADIENT_COPIES = 4  # of a sample's own gradient in a private step: by parameter, end to end, clipped, and in between
+_GROUP_BYTES = 2**33  # of the learners that train at once: with more, a step takes more memory and is no faster
 _PASS_SHARE = 0.15  # of the free memory, for one forward pass when nothing is trained
 _PASS_BYTES = 2**29  # that a pass works on at once, to keep a device busy
 _BUSY_BYTES = 2**30  # saved by a forward pass, from which on one learner keeps a device busy by itself
@@ -51,6 +53,7 @@ class MemoryBudget:
         fits = self.state < 0.5 * budget
         self.home = self.device if fits else torch.device("cpu")
         budget = (budget - (self.state if fits else 0)) / len(plans)  # trainers of every cohort are kept ready
+        budget = min(budget, _GROUP_BYTES)
         self.rows = [need.fit(budget, n) for need, n in zip(self.needs, self.counts, strict=True)]
 
     def shrink(self, cohort: int, rows: int) -> None:
@@ -92,7 +95,7 @@ class MemoryNeeds:
     """What a learner of a cohort takes, in bytes: its state, a step, and a sample in a forward pass."""
 
     def __init__(self, learner: Learner, plan: CohortPlan) -> None:
-        self.model, self.batch = learner.task.model, plan.work.batch_size
+        self.model, self.batch = learner.task.model, _widest_batch(plan)
         self.state = sum(tensor.nbytes for tensor in template_state(learner).tensors())
         kept, largest = _kept(learner, self.batch)
         self.sample = max(kept // self.batch, 1)
@@ -113,6 +116,12 @@ class MemoryNeeds:
         most = max(1, min(int(budget // (self.state + self.step + self.passed)), _MAX_VALUES // max(self.largest, 1)))
         groups = -(-rows // most)
         return -(-rows // groups)
+
+
+def _widest_batch(plan: CohortPlan) -> int:
+    """How many samples the largest batch of a cohort has: learners with few samples have smaller ones."""
+    even, longest = bool(plan.members.even.all()), int(plan.members.sizes.max())
+    return max(batch_widths(plan.work, longest, even=even), default=plan.work.batch_size)
 
 
 def _private_step(learner: Learner, sample: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from consilience.channels import as_slice
 from consilience.learner.state import LearnerState
 
 
@@ -15,24 +16,30 @@ class RowCopies:
         self.state = cohort.stacked_empty(rows, device)
         self.rows = np.zeros(0, dtype=np.int64)
         self._home = cohort.step.device
-        self._index = torch.zeros(0, dtype=torch.int64)
-        self._all_rows = False
+        self._index: slice | torch.Tensor = slice(0)
 
-    def choose(self, rows: np.ndarray, members: int) -> None:
-        """Copy these rows from now on. members: the number of rows of the cohort."""
-        self.rows, self._index = rows, torch.from_numpy(rows).to(self._home)
-        self._all_rows = np.array_equal(rows, np.arange(members))
+    def choose(self, rows: np.ndarray) -> None:
+        """Copy these rows from now on; rows in one piece are copied without another copy in between."""
+        where = as_slice(rows)
+        self.rows = rows
+        self._index = where if isinstance(where, slice) else torch.from_numpy(rows).to(self._home)
 
     def copy_in(self, cohort: LearnerState) -> None:
         """Copy the rows from the cohort."""
-        tensors = cohort.tensors()
-        chosen = tensors if self._all_rows else [tensor.index_select(0, self._index) for tensor in tensors]
-        torch._foreach_copy_(self.state.tensors(), chosen)
+        if isinstance(self._index, slice):
+            torch._foreach_copy_(self.state.tensors(), cohort.rows(self._index).tensors())
+            return
+        for mine, stacked in zip(self.state.tensors(), cohort.tensors(), strict=True):
+            if mine.device == self._home:
+                torch.index_select(stacked, 0, self._index, out=mine)
+            else:
+                mine.copy_(stacked.index_select(0, self._index))
 
     def copy_out(self, cohort: LearnerState, count: int) -> None:
         """Copy the first `count` rows back into the cohort; the others are padding."""
-        if self._all_rows:
-            torch._foreach_copy_(cohort.tensors(), self.state.tensors())
+        mine = self.state.rows(slice(count))
+        if isinstance(self._index, slice):
+            torch._foreach_copy_([into[:count] for into in cohort.rows(self._index).tensors()], mine.tensors())
             return
-        moved = self.state.map(lambda tensor: tensor[:count].to(self._home))  # all are moved before any is changed
+        moved = mine.to(self._home)  # all are moved before any is changed
         cohort.replace_rows(self._index[:count], moved)

@@ -74,7 +74,7 @@ class StackedTrainer:
         """Copy these rows of the cohort, and the answers they hold."""
         if not np.array_equal(rows, self.copies.rows):
             self.samples.assign(cohort.plan.members, rows)
-            self.copies.choose(rows, len(cohort.plan.members))
+            self.copies.choose(rows)
         self.copies.copy_in(cohort.state)
         self.samples.round.fill_(round_)
         self.answer_kinds = tuple((name, each.shared) for name, each in answers.items())

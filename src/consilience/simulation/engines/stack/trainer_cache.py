@@ -13,6 +13,7 @@ from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
 
 _MAX_TRAINERS = 8  # kept ready: those used last
 _MAX_COUNTS = 3  # different numbers of rows of a cohort; beyond that, rows are padded
+_NEARLY = 0.9  # of a group's size
 _PADDED_SIZES = 8  # different sizes of trainers when rows are padded
 
 
@@ -51,14 +52,17 @@ class TrainerCache:
     def padded(self, cohort: int, entries: np.ndarray) -> np.ndarray:
         """The entries; where their number changes from round to round, padded with repetitions of the first one.
 
-        With few different numbers of rows, recorded work is used again. Results of the padding are not used.
+        With few different numbers of rows, recorded work is used again. Results of the padding are not used. Groups of
+        a cohort that is too large for one are nearly of one size, and are padded to it.
         """
-        counts, members = self.counts[cohort], len(self.cohorts[cohort].plan.members)
+        counts, members, most = self.counts[cohort], len(self.cohorts[cohort].plan.members), self.memory.rows[cohort]
+        if _NEARLY * most < len(entries) < most < members:
+            return np.concatenate([entries, np.full(most - len(entries), entries[0])])
         counts.add(len(entries))
         if len(counts) <= _MAX_COUNTS:
             return entries
         step = -(-members // _PADDED_SIZES)
-        size = max(min(-(-len(entries) // step) * step, self.memory.rows[cohort]), len(entries))
+        size = max(min(-(-len(entries) // step) * step, most), len(entries))
         return np.concatenate([entries, np.full(size - len(entries), entries[0])])
 
     def clear(self) -> None:
