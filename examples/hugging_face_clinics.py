@@ -127,7 +127,7 @@ def main() -> None:
             process.start()
             cleanup.callback(process.join)
             cleanup.callback(process.kill)
-        found = {who: rest for who, *rest in (results.get(timeout=200) for _ in CLINICS)}
+        found = {who: rest for who, *rest in (results.get(timeout=400) for _ in CLINICS)}
     print("clinic  layers  alone %  together %   gain  kB up")
     for who, layers in CLINICS.items():
         alone, together, sent = found[who]

@@ -131,7 +131,7 @@ def main() -> None:
             process.start()
             cleanup.callback(process.join)
             cleanup.callback(process.kill)
-        found = {who: rest for who, *rest in (results.get(timeout=200) for _ in WARDS)}
+        found = {who: rest for who, *rest in (results.get(timeout=400) for _ in WARDS)}
     print("ward   network      mostly  alone %  together %   gain  kB up")
     for who, build in WARDS.items():
         alone, together, sent = found[who]

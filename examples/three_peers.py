@@ -113,7 +113,7 @@ def main() -> None:
             process.start()
             cleanup.callback(process.join)
             cleanup.callback(process.kill)
-        found = {who: rest for who, *rest in (results.get(timeout=200) for _ in WARDS)}
+        found = {who: rest for who, *rest in (results.get(timeout=400) for _ in WARDS)}
     print("ward   mostly   alone %  together %   gain  kB sent per round")
     for who, digits in WARDS.items():
         alone, together, sent = found[who]
