@@ -112,7 +112,7 @@ class Cell:
         It includes the defaults of the method: a run under another default is another cell too.
         """
         config = self.config
-        passing = {"data_dir", "device", "workers", "engine"}
+        passing = {"data_dir", "device", "workers", "engine", "cluster"}
         lasting = {k: v for k, v in config.settings(exclude_none=False).items() if k not in passing}
         lasting = _without_new_defaults(lasting)
         defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}
