@@ -45,7 +45,7 @@ class Shard:
 
     def describe(self) -> dict[str, str]:
         """Where it is, and what it runs."""
-        return {"node": platform.node(), "consilience": consilience.__version__, "torch": torch.__version__}
+        return {"node": node_name(), "consilience": consilience.__version__, "torch": torch.__version__}
 
     def set_up(
         self, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None, stacked: bool, deterministic: bool
@@ -129,6 +129,13 @@ class _KeptLog(logging.Handler):
         """The messages so far, which are then forgotten."""
         taken, self.lines = self.lines, []
         return taken
+
+
+def node_name() -> str:
+    """The machine that this process is on: its name, and the beginning of its number in the cluster."""
+    import ray
+
+    return f"{platform.node()} (node {ray.get_runtime_context().get_node_id()[:8]})"
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

@@ -1,0 +1,67 @@
+"""Two simulated machines of a Ray cluster on this one, over loopback, and comparisons with runs without it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from consilience.simulation.records.history import History
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # everything listens on the loopback address alone
+
+_NODE = {"object_store_memory": 80 * 2**20, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
+
+
+class TwoNodes:
+    """A cluster whose second node may be lost and replaced."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 2})
+        self.second: Any = None
+        self.add_second()
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def add_second(self) -> None:
+        self.second = self.cluster.add_node(**_NODE, num_cpus=2)
+        self.cluster.wait_for_nodes()
+
+    def lose_second(self) -> None:
+        """As if the power of the machine failed."""
+        self.cluster.remove_node(self.second, allow_graceful=False)
+        self.second = None
+
+
+@contextlib.contextmanager
+def two_nodes() -> Iterator[TwoNodes]:
+    """The cluster, connected to by this process; all of its processes have ended afterwards."""
+    import ray
+
+    nodes = TwoNodes()
+    try:
+        ray.init(address=nodes.address, logging_level="ERROR", log_to_driver=False)
+        yield nodes
+    finally:
+        ray.shutdown()
+        nodes.cluster.shutdown()
+
+
+def assert_same_records(one: History, other: History) -> None:
+    """All metrics of all rounds, bit for bit, except times."""
+    assert len(one.records) == len(other.records)
+    for round_, (mine, theirs) in enumerate(zip(one.records, other.records, strict=True)):
+        assert mine.keys() == theirs.keys()
+        for key in mine:
+            if not key.startswith("seconds."):
+                np.testing.assert_array_equal(mine[key], theirs[key], err_msg=f"{key} in round {round_}")
