@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from consilience.simulation.engines.ray.remote_shard import RemoteShard
+from consilience.simulation.records.checkpoint import load_checkpoint
 from consilience.simulation.records.history import History
+from consilience.simulation.records.run_folder import RunFolder
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # everything listens on the loopback address alone
 
-_NODE = {"object_store_memory": 80 * 2**20, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
+_NODE = {"object_store_memory": 80 * 2**20, "include_dashboard": False, "node_ip_address": "127.0.0.1", "num_cpus": 2}
 
 
 class TwoNodes:
@@ -25,7 +28,7 @@ class TwoNodes:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 2})
+        self.cluster = Cluster(initialize_head=True, head_node_args=_NODE)
         self.second: Any = None
         self.add_second()
 
@@ -34,7 +37,7 @@ class TwoNodes:
         return str(self.cluster.address)
 
     def add_second(self) -> None:
-        self.second = self.cluster.add_node(**_NODE, num_cpus=2)
+        self.second = self.cluster.add_node(**_NODE)
         self.cluster.wait_for_nodes()
 
     def lose_second(self) -> None:
@@ -45,7 +48,7 @@ class TwoNodes:
 
 @contextlib.contextmanager
 def two_nodes() -> Iterator[TwoNodes]:
-    """The cluster, connected to by this process; all of its processes have ended afterwards."""
+    """The cluster, with this process connected to it; all of its processes have ended afterwards."""
     import ray
 
     nodes = TwoNodes()
@@ -57,6 +60,23 @@ def two_nodes() -> Iterator[TwoNodes]:
         nodes.cluster.shutdown()
 
 
+class KeptActors:
+    """Actors that are used again by the next run, which starts in a moment: importing torch takes seconds."""
+
+    def __init__(self) -> None:
+        self.free: list[Any] = []
+        self._create = RemoteShard.create
+
+    def create(self, shard: RemoteShard, **others: Any) -> None:
+        if self.free and not others:
+            shard._actor = self.free.pop()
+        else:
+            self._create(shard, **others)
+
+    def end(self, shard: RemoteShard) -> None:
+        self.free.append(shard._actor)
+
+
 def assert_same_records(one: History, other: History) -> None:
     """All metrics of all rounds, bit for bit, except times."""
     assert len(one.records) == len(other.records)
@@ -65,3 +85,12 @@ def assert_same_records(one: History, other: History) -> None:
         for key in mine:
             if not key.startswith("seconds."):
                 np.testing.assert_array_equal(mine[key], theirs[key], err_msg=f"{key} in round {round_}")
+
+
+def assert_same_checkpoint(one: Path, other: Path) -> None:
+    """All that the next round would depend on, bit for bit: states, channels, answers held."""
+    mine, theirs = (load_checkpoint(RunFolder(folder)) for folder in (one, other))
+    assert mine is not None and theirs is not None
+    assert mine.arrays.keys() == theirs.arrays.keys()
+    for name in mine.arrays:
+        np.testing.assert_array_equal(mine.arrays[name], theirs.arrays[name], err_msg=name)

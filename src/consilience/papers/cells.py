@@ -67,12 +67,14 @@ class Scale:
     only: Sequence[tuple[str, str]] = ()
     """Run only the cells with these labels; a label that is named twice accepts either value."""
     precision: str = "auto"
+    cluster: str | None = None
 
     def settings(self, seeds: int) -> dict[str, Any]:
         """The settings that all cells share; seeds: the number of seeds as published."""
         seeds = self.seeds or (1 if self.quick else seeds)
         common = {"device": self.device, "precision": self.precision, "seeds": seeds}
-        return common | ({"data_dir": self.data_dir} if self.data_dir else {})
+        given = {"data_dir": self.data_dir, "cluster": self.cluster}
+        return common | {key: value for key, value in given.items() if value}
 
 
 @dataclass(frozen=True)

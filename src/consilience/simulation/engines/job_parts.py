@@ -55,8 +55,9 @@ def merge_uploads(parts: Sequence[tuple[np.ndarray, Uploads]], size: int) -> Upl
     for entries, uploads in parts:
         for name, (tensors, weight) in uploads.items():
             if name not in merged:
-                merged[name] = {k: t.new_zeros((size, *t.shape[1:])) for k, t in tensors.items()}, weight.new_zeros(
-                    (size, *weight.shape[1:])
+                merged[name] = (
+                    {k: t.new_zeros((size, *t.shape[1:])) for k, t in tensors.items()},
+                    weight.new_zeros((size, *weight.shape[1:])),
                 )
             for key, tensor in tensors.items():
                 merged[name][0][key][entries] = tensor

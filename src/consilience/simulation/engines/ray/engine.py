@@ -271,4 +271,5 @@ def _refuse_other_version(shard: RemoteShard) -> None:
             f"consilience is {version} on {shard.node}, and {consilience.__version__} here; install the same version"
         )
     if torch_version != torch.__version__:
-        log.warning("torch is %s on %s and %s here: results may differ in rounding", torch_version, shard.node, torch.__version__)
+        here = torch.__version__
+        log.warning("torch is %s on %s and %s here: results may differ in rounding", torch_version, shard.node, here)

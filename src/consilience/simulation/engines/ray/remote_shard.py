@@ -55,9 +55,9 @@ class RemoteShard:
         options = {"max_restarts": 0, "scheduling_strategy": "SPREAD", **self.resources, **others}
         self._actor = self.ray.remote(Shard).options(**options).remote()
 
-    def wait_until_started(self, seconds: float = _START_SECONDS) -> None:
+    def wait_until_started(self, seconds: float | None = None) -> None:
         """Wait for the actor's process; what is missing is named if it does not start."""
-        errors = self.ray.exceptions
+        errors, seconds = self.ray.exceptions, seconds or _START_SECONDS
         try:
             found = self.ray.get(self._actor.describe.remote(), timeout=seconds)
         except errors.GetTimeoutError:

@@ -5,8 +5,6 @@ Everything comes and goes as NumPy arrays, which Ray passes without copying; arr
 
 from __future__ import annotations
 
-import logging
-import platform
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +17,7 @@ from consilience.channels import Answer
 from consilience.data import Dataset
 from consilience.data.local_test_sets import LocalTestSets
 from consilience.learner.state import LearnerState, Path
+from consilience.simulation.cluster.node import LogLine, keep_log, node_name
 from consilience.simulation.engines.cohort import CohortPlan, Settings
 from consilience.simulation.engines.job_parts import merge_results, merge_uploads, take_entries
 from consilience.simulation.engines.jobs import Job, JobResult, Work
@@ -29,8 +28,6 @@ Arrays = dict[Path, np.ndarray]
 """The tensors of a state by their path."""
 ArrayUploads = dict[str, tuple[dict[str, np.ndarray], np.ndarray]]
 """What a job uploads by exchange: tensors (rows, ...) and weights."""
-LogLine = tuple[int, str]
-"""A level and a message."""
 
 
 class Shard:
@@ -38,10 +35,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.engine: LoopEngine | StackEngine | None = None
-        self._log = _KeptLog()
-        log = logging.getLogger("consilience")
-        log.handlers, log.propagate = [self._log], False
-        log.setLevel(logging.INFO)
+        self._log = keep_log()
 
     def describe(self) -> dict[str, str]:
         """Where it is, and what it runs."""
@@ -113,29 +107,6 @@ class Shard:
     def _engine(self) -> LoopEngine | StackEngine:
         assert self.engine is not None, "it is set up first"
         return self.engine
-
-
-class _KeptLog(logging.Handler):
-    """Keeps log messages until they are sent to the engine, which knows whose they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[LogLine] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append((record.levelno, record.getMessage()))
-
-    def take(self) -> list[LogLine]:
-        """The messages so far, which are then forgotten."""
-        taken, self.lines = self.lines, []
-        return taken
-
-
-def node_name() -> str:
-    """The machine that this process is on: its name, and the beginning of its number in the cluster."""
-    import ray
-
-    return f"{platform.node()} (node {ray.get_runtime_context().get_node_id()[:8]})"
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:
