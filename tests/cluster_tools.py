@@ -76,6 +76,12 @@ class KeptActors:
     def end(self, shard: RemoteShard) -> None:
         self.free.append(shard._actor)
 
+    def end_all(self) -> None:
+        import ray
+
+        while self.free:
+            ray.kill(self.free.pop())
+
 
 def assert_same_records(one: History, other: History) -> None:
     """All metrics of all rounds, bit for bit, except times."""

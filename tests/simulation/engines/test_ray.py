@@ -37,7 +37,13 @@ def actors(nodes: TwoNodes) -> KeptActors:
 @pytest.fixture
 def kept(actors: KeptActors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemoteShard, "create", lambda self, **others: actors.create(self, **others))
-    monkeypatch.setattr(RemoteShard, "end", actors.end)
+    monkeypatch.setattr(RemoteShard, "end", lambda self: actors.end(self))
+
+
+@pytest.fixture
+def fresh(actors: KeptActors) -> None:
+    """All CPUs of the cluster are free, and every run has processes of its own."""
+    actors.end_all()
 
 
 def assert_same_run(here: Result, there: Result) -> None:
@@ -110,6 +116,7 @@ def at_job(monkeypatch: pytest.MonkeyPatch, number: int, happens: Callable[[RayE
     monkeypatch.setattr(RayEngine, "_send", counting)
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_lost_process_changes_no_bit(
     nodes: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,6 +131,7 @@ def test_a_lost_process_changes_no_bit(
     assert "learners 0, 2: lost the process on" in caplog.text
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_machine_lost_in_mid_round_changes_no_bit(
     nodes: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,6 +155,7 @@ def test_more_workers_than_the_cluster_has_are_refused(nodes: TwoNodes) -> None:
         simulate(**SIZE, cluster=nodes.address, workers=99)
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_busy_cluster_is_waited_for_and_then_named(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
