@@ -19,7 +19,8 @@ from consilience.simulation.engines.ray.shard import Shard
 log = logging.getLogger("consilience")
 
 _START_SECONDS = 60.0  # for a process to start on the cluster
-_FREE_SECONDS = 10.0  # for a free CPU after a machine was lost; then a shard shares one with others
+_FREE_SECONDS = 20.0  # for a process to start in place of a lost one; then another is asked for
+_REPLACE_SECONDS = 90.0  # until no other is asked for
 _COPY_SECONDS = 30.0  # between copies of the states: as often as a run saves checkpoints
 
 
@@ -131,20 +132,29 @@ class RemoteShard:
     def _replace(self) -> None:
         """Go on with a new actor, wherever there is room."""
         lost = self.node
-        log.warning("%s: lost the process on %s; they are played again from a copy of their states", self.name, lost)
-        self.end()
-        self.create()
-        try:
-            self.wait_until_started(_START_SECONDS if self.resources.get("num_gpus") else _FREE_SECONDS)
-        except ClusterError:
-            if self.resources.get("num_gpus"):
-                raise
-            self.end()
-            self.create(num_cpus=0)  # no CPU is free: share one
-            self.wait_until_started()
+        log.warning("%s: lost the process on %s; played again from a copy of their states", self.name, lost)
+        self._start_again()
         for call in self._calls:
             self._make(call)
         log.warning("%s: go on, on %s", self.name, self.node)
+
+    def _start_again(self) -> None:
+        """Start a new process; where no CPU is free, one that shares a CPU.
+
+        More than once, because the cluster may take a while to know of a lost machine, and choose it again.
+        """
+        latest, shared = time.monotonic() + _REPLACE_SECONDS, {}
+        while True:
+            self.end()
+            self.create(**shared)
+            try:
+                self.wait_until_started(_FREE_SECONDS)
+                return
+            except ClusterError:
+                if time.monotonic() > latest:
+                    raise
+            if "num_gpus" not in self.resources:
+                shared = {"num_cpus": 0}
 
     def _explained(self, error: Any) -> BaseException:
         """The error of a call, as it was raised in the shard."""
