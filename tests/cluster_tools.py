@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,17 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # everything listens on the loopback address alone
 
-_NODE = {"object_store_memory": 80 * 2**20, "include_dashboard": False, "node_ip_address": "127.0.0.1", "num_cpus": 2}
+_NODE = {"object_store_memory": 80 * 2**20, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
 
 
 class TwoNodes:
     """A cluster whose second node may be lost and replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str, cpus: int) -> None:
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(initialize_head=True, head_node_args=_NODE)
+        self.node = {**_NODE, "temp_dir": folder, "num_cpus": cpus}
+        self.cluster = Cluster(initialize_head=True, head_node_args=self.node)
         self.second: Any = None
         self.add_second()
 
@@ -37,7 +39,7 @@ class TwoNodes:
         return str(self.cluster.address)
 
     def add_second(self) -> None:
-        self.second = self.cluster.add_node(**_NODE)
+        self.second = self.cluster.add_node(**self.node)
         self.cluster.wait_for_nodes()
 
     def lose_second(self) -> None:
@@ -47,17 +49,18 @@ class TwoNodes:
 
 
 @contextlib.contextmanager
-def two_nodes() -> Iterator[TwoNodes]:
-    """The cluster, with this process connected to it; all of its processes have ended afterwards."""
+def two_nodes(cpus: int) -> Iterator[TwoNodes]:
+    """The cluster, whose nodes have so many CPUs each, with this process connected to it; all of its processes have ended afterwards."""
     import ray
 
-    nodes = TwoNodes()
-    try:
-        ray.init(address=nodes.address, logging_level="ERROR", log_to_driver=False)
-        yield nodes
-    finally:
-        ray.shutdown()
-        nodes.cluster.shutdown()
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a short path for sockets
+        nodes = TwoNodes(folder, cpus)
+        try:
+            ray.init(address=nodes.address, logging_level="ERROR", log_to_driver=False)
+            yield nodes
+        finally:
+            ray.shutdown()
+            nodes.cluster.shutdown()
 
 
 class KeptActors:

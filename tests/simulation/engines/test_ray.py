@@ -25,7 +25,7 @@ SIZE: dict[str, Any] = {"data": "digits", "train": 60, "test": 30, "learners": 3
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[TwoNodes]:
-    with two_nodes() as started:
+    with two_nodes(cpus=2) as started:
         yield started
 
 
@@ -160,8 +160,12 @@ def test_a_busy_cluster_is_waited_for_and_then_named(nodes: TwoNodes, monkeypatc
     import ray
 
     monkeypatch.setattr(remote_shard, "_START_SECONDS", 1.0)
-    busy = [ray.remote(list).options(num_cpus=2).remote() for _ in range(2)]
-    ray.get([each.__len__.remote() for each in busy])
+    class Program:
+        def is_there(self) -> bool:
+            return True
+
+    busy = [ray.remote(Program).options(num_cpus=2).remote() for _ in range(2)]
+    assert all(ray.get([each.is_there.remote() for each in busy]))
     try:
         with pytest.raises(ClusterError, match="1 CPU did not start on the cluster within 1 s; it has 2 nodes with 4"):
             simulate(**SIZE, cluster=nodes.address, workers=2)
