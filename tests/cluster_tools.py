@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -27,8 +28,7 @@ class TwoNodes:
     """A cluster whose second node may be lost and replaced."""
 
     def __init__(self, folder: str, cpus: int) -> None:
-        from ray.cluster_utils import Cluster
-
+        Cluster: Any = importlib.import_module("ray.cluster_utils").Cluster
         self.node = {**_NODE, "temp_dir": folder, "num_cpus": cpus}
         self.cluster = Cluster(initialize_head=True, head_node_args=self.node)
         self.second: Any = None
@@ -51,8 +51,7 @@ class TwoNodes:
 @contextlib.contextmanager
 def two_nodes(cpus: int) -> Iterator[TwoNodes]:
     """The cluster, whose nodes have so many CPUs each, with this process connected to it; all of its processes have ended afterwards."""
-    import ray
-
+    ray: Any = importlib.import_module("ray")
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a short path for sockets
         nodes = TwoNodes(folder, cpus)
         try:

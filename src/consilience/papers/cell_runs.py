@@ -11,9 +11,10 @@ from typing import Any
 from consilience.errors import CheckpointError
 from consilience.papers.cells import Cell, Outcome
 from consilience.papers.finished_cells import Line, compact_summary, read_finished, save_finished
-from consilience.simulation.planned_runs import PlannedRun, run_all
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.run import OnRound
+from consilience.simulation.run_all import run_all
 
 
 def run_cells(

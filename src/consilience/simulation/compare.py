@@ -21,12 +21,13 @@ from consilience.presentation.gains import ALONE, BATCH_ORDER, CENTRALIZED, add_
 from consilience.presentation.message import message
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.tables import table_text
-from consilience.simulation.planned_runs import PlannedRun, run_all
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.plots import FINISHED_BEFORE, plot_runs
 from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
 from consilience.simulation.records.run_lock import lock_folder, read_owner
 from consilience.simulation.result import Result, summary_tables
 from consilience.simulation.run import OnRound
+from consilience.simulation.run_all import run_all
 from consilience.simulation.setup.inputs import load_data, resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.simulate import check_run

@@ -19,12 +19,13 @@ from consilience.errors import ConfigurationError
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.ranking import add_ranks, ranked_by
 from consilience.presentation.tables import sweep_table, table_text
-from consilience.simulation.planned_runs import PlannedRun, run_all
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.plots import FINISHED_BEFORE, plot_runs
 from consilience.simulation.records.run_folder import refuse_used_folder
 from consilience.simulation.records.run_lock import lock_folder
 from consilience.simulation.result import Result, best_of, histories_of
 from consilience.simulation.run import OnRound
+from consilience.simulation.run_all import run_all
 from consilience.simulation.setup.inputs import resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.simulate import check_run

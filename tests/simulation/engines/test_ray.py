@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from consilience.simulation.engines.jobs import Job, Work
 from consilience.simulation.engines.ray import remote_shard
 from consilience.simulation.engines.ray.engine import RayEngine
 from consilience.simulation.engines.ray.remote_shard import RemoteShard
+from consilience.simulation.engines.ray.sent_answers import SentAnswers
 from consilience.simulation.records.history import History
 from consilience.simulation.run import StopRun
 from tests.cluster_tools import KeptActors, TwoNodes, assert_same_checkpoint, assert_same_records, two_nodes
@@ -151,15 +153,15 @@ def test_a_machine_lost_in_mid_round_changes_no_bit(
 
 
 def test_more_workers_than_the_cluster_has_are_refused(nodes: TwoNodes) -> None:
-    with pytest.raises(ClusterError, match="takes 99 CPUs of cluster .*, which has 2 nodes with 4 CPUs and 0 GPUs"):
+    with pytest.raises(ClusterError, match=r"takes 99 CPUs of cluster .*, which has 2 nodes with 4 CPUs and 0 GPUs"):
         simulate(**SIZE, cluster=nodes.address, workers=99)
 
 
 @pytest.mark.usefixtures("fresh")
 def test_a_busy_cluster_is_waited_for_and_then_named(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
+    ray: Any = importlib.import_module("ray")
     monkeypatch.setattr(remote_shard, "_START_SECONDS", 1.0)
+
     class Program:
         def is_there(self) -> bool:
             return True
@@ -176,7 +178,7 @@ def test_a_busy_cluster_is_waited_for_and_then_named(nodes: TwoNodes, monkeypatc
 
 @pytest.mark.usefixtures("kept")
 def test_an_error_there_is_raised_here_and_says_where(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RayEngine, "_send_answers", lambda self, shard, job: None)
+    monkeypatch.setattr(SentAnswers, "send", lambda self, shard, job: None)
     with pytest.raises(IndexError) as caught:
         simulate(**SIZE, cluster=nodes.address, workers=2)
     assert any("on the cluster: learners 0, 2, on " in note for note in caught.value.__notes__)

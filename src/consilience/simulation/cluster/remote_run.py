@@ -16,7 +16,7 @@ from consilience.errors import ClusterError
 from consilience.simulation.cluster.node import KeptLog, keep_log, node_name
 from consilience.simulation.cluster.packed_folder import PackedFolder, pack, unpack
 from consilience.simulation.cluster.reports import Report
-from consilience.simulation.planned_runs import PlannedRun
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import PROVENANCE
 from consilience.simulation.result import Result

@@ -19,7 +19,7 @@ from consilience.simulation.cluster.connect import connected, describe_resources
 from consilience.simulation.cluster.packed_folder import pack, unpack, write_files
 from consilience.simulation.cluster.remote_run import Ended, run_remotely
 from consilience.simulation.cluster.reports import Report, Reports
-from consilience.simulation.planned_runs import PlannedRun
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_lock import lock_folder
 from consilience.simulation.result import Result

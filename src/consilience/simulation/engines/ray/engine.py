@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 import consilience
-from consilience.channels import Answer
 from consilience.data import Dataset
 from consilience.data.local_test_sets import LocalTestSets
 from consilience.errors import ClusterError
@@ -35,6 +34,7 @@ from consilience.simulation.engines.jobs import Inspect, Job, JobResult, Work
 from consilience.simulation.engines.loop.engine import rows_per_job
 from consilience.simulation.engines.ray.deal import Deal
 from consilience.simulation.engines.ray.remote_shard import Call, RemoteShard
+from consilience.simulation.engines.ray.sent_answers import SentAnswers
 from consilience.simulation.engines.shared_data import data_dtype
 
 log = logging.getLogger("consilience")
@@ -69,7 +69,7 @@ class RayEngine:
         self.deal = Deal(plans, options.shards, in_blocks=options.stacked)
         self._ray, self._options = ray, options
         self._job_rows = [rows_per_job(plan, learner) for plan, learner in zip(plans, self.learners, strict=True)]
-        self._put: dict[int, tuple[Answer, tuple[Any, ...]]] = {}  # the answers in the cluster's memory, and their call
+        self._sent = SentAnswers(ray, self.answers)
         self._uploads: Uploads = {}
         self._threads = torch.get_num_threads()
         names = [self.deal.describe(shard) for shard in range(self.deal.shards)]
@@ -113,7 +113,7 @@ class RayEngine:
         """Do jobs and yield their results in order; uploads stay until the next result is asked for."""
         for shard in self.shards:
             shard.copy_if_due()
-        self._drop_answers()
+        self._sent.drop(self.shards)
         waiting, ahead = deque[tuple[Job, list[_Part]]](), _JOBS_AHEAD * len(self.shards)
         for following in range(len(jobs)):
             while len(waiting) < ahead and following + len(waiting) < len(jobs):
@@ -127,7 +127,7 @@ class RayEngine:
         parts = []
         for number, entries in self.deal.shards_of(job.cohort, job.rows):
             shard, part = self.shards[number], take_entries(job, entries)
-            self._send_answers(shard, part)
+            self._sent.send(shard, part)
             cohort = self.deal.cohorts(number).index(job.cohort)
             local = replace(part, cohort=cohort, rows=self.deal.place[job.cohort][part.rows])
             parts.append(_Part(entries, shard, shard.call("do", local)))
@@ -139,7 +139,8 @@ class RayEngine:
         for part in parts:
             result, arrays, lines = part.shard.result(part.call)
             results.append((part.entries, result))
-            uploads.append((part.entries, {n: self._tensors(ts, weight) for n, (ts, weight) in arrays.items()}))
+            mine = {n: ({k: self._tensor(a) for k, a in ts.items()}, self._tensor(w)) for n, (ts, w) in arrays.items()}
+            uploads.append((part.entries, mine))
             for level, message in lines:
                 log.log(level, "%s, on %s: %s", part.shard.name, part.shard.node, message)
         self._uploads = merge_uploads(uploads, len(job.rows))
@@ -149,42 +150,8 @@ class RayEngine:
         """What the rows of a job just done upload to an exchange: tensors (rows, ...) and weights."""
         return self._uploads[name]
 
-    def _tensors(self, arrays: Mapping[str, np.ndarray], weight: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
-        return {key: self._tensor(array) for key, array in arrays.items()}, self._tensor(weight)
-
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.array(array)).to(self.example.device)
-
-    # -- answers -------------------------------------------------------------------------------------------------------
-
-    def _send_answers(self, shard: RemoteShard, job: Job) -> None:
-        """Send a shard the answers that a job needs and that it does not have."""
-        numbers = [*getattr(job, "held", {}).values(), *getattr(job, "fresh", {}).values()]
-        firsts = np.array(sorted(self.answers.batches))
-        used = np.unique(np.concatenate(numbers)) if numbers else np.zeros(0, dtype=np.int64)
-        for first in np.unique(firsts[np.searchsorted(firsts, used[used >= 0], side="right") - 1]).tolist():
-            call = self._stored(first)
-            if shard.sent_answers.get(first) is not call:
-                shard.sent_answers[first] = call
-                shard.call("store_answers", *call)
-
-    def _stored(self, first: int) -> tuple[Any, ...]:
-        """The call that gives a batch of answers to a shard; the batch is in the cluster's memory once."""
-        batch = self.answers.batches[first]
-        known, call = self._put.get(first, (None, ()))
-        if known is not batch:
-            tensors = {key: tensor.numpy(force=True) for key, tensor in batch.tensors.items()}
-            call = first, self._ray.put(tensors), batch.count.numpy(force=True), batch.version
-            self._put[first] = batch, call
-        return call
-
-    def _drop_answers(self) -> None:
-        """Let shards forget answers that nobody holds any more."""
-        for first in self._put.keys() - self.answers.batches.keys():
-            del self._put[first]
-        for shard in self.shards:
-            if unused := [first for first in shard.sent_answers if first not in self.answers.batches]:
-                shard.forget_answers(unused)
 
     # -- states --------------------------------------------------------------------------------------------------------
 

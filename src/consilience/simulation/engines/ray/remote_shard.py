@@ -143,7 +143,7 @@ class RemoteShard:
 
         More than once, because the cluster may take a while to know of a lost machine, and choose it again.
         """
-        latest, shared = time.monotonic() + _REPLACE_SECONDS, {}
+        latest, shared = time.monotonic() + _REPLACE_SECONDS, dict[str, float]()
         while True:
             self.end()
             self.create(**shared)
