@@ -50,7 +50,7 @@ class TwoNodes:
 
 @contextlib.contextmanager
 def two_nodes(cpus: int) -> Iterator[TwoNodes]:
-    """The cluster, whose nodes have so many CPUs each, with this process connected to it; all of its processes have ended afterwards."""
+    """The cluster, with so many CPUs on each node, and this process connected to it; afterwards nothing is left."""
     ray: Any = importlib.import_module("ray")
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a short path for sockets
         nodes = TwoNodes(folder, cpus)

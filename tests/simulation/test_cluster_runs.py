@@ -57,9 +57,8 @@ def test_compared_methods_have_the_numbers_of_the_plain_command(nodes: TwoNodes,
 
 def test_runs_in_memory_come_back_with_their_models(nodes: TwoNodes) -> None:
     settings = SIZE | {"rounds": 1}
-    here, there = (
-        compare(methods=["fedavg"], **settings, **how) for how in ({"workers": 0}, {"cluster": nodes.address})
-    )
+    here = compare(methods=["fedavg"], **settings, workers=0)
+    there = compare(methods=["fedavg"], **settings, cluster=nodes.address)
     one, other = here.results["fedavg"], there.results["fedavg"]
     assert_same_records(one.history, other.history)
     for key, value in one.model(1).state_dict().items():
@@ -105,10 +104,8 @@ def test_ctrl_c_stops_all_runs_after_their_round_and_they_resume(nodes: TwoNodes
             pressed = True
             signal.raise_signal(signal.SIGINT)
 
-    folder = tmp_path / "there"
-    stopped = compare(
-        methods=["fedavg", "consilience"], **settings, cluster=nodes.address, out=folder, on_round=on_round
-    )
+    folder, there = tmp_path / "there", settings | {"cluster": nodes.address}
+    stopped = compare(methods=["fedavg", "consilience"], **there, out=folder, on_round=on_round)
     assert pressed and not stopped.finished
     rounds = [RunFolder(folder / name).result["rounds"] for name in ("fedavg", "consilience")]  # type: ignore[index]
     assert all(0 < each < 200 for each in rounds)

@@ -140,7 +140,6 @@ def test_a_machine_lost_in_mid_round_changes_no_bit(
     """The machine that is left has a free CPU for one of the two processes; the other shares one."""
     settings = SIZE | {"method": "fedavg-1bit", "rounds": 3, "learners": 4}
     here = simulate(**settings, workers=0, out=tmp_path / "here")
-    monkeypatch.setattr(remote_shard, "_FREE_SECONDS", 7.0)
     at_job(monkeypatch, 6, lambda engine: nodes.lose_second())
     with caplog.at_level(logging.INFO, "consilience"):
         there = simulate(**settings, cluster=nodes.address, workers=3, out=tmp_path / "there")

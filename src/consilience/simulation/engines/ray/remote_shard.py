@@ -19,8 +19,7 @@ from consilience.simulation.engines.ray.shard import Shard
 log = logging.getLogger("consilience")
 
 _START_SECONDS = 60.0  # for a process to start on the cluster
-_FREE_SECONDS = 20.0  # for a process to start in place of a lost one; then another is asked for
-_REPLACE_SECONDS = 90.0  # until no other is asked for
+_REPLACE_SECONDS = 120.0  # until no other process is asked for in place of a lost one
 _COPY_SECONDS = 30.0  # between copies of the states: as often as a run saves checkpoints
 
 
@@ -143,18 +142,17 @@ class RemoteShard:
 
         More than once, because the cluster may take a while to know of a lost machine, and choose it again.
         """
-        latest, shared = time.monotonic() + _REPLACE_SECONDS, dict[str, float]()
+        latest = time.monotonic() + _REPLACE_SECONDS
         while True:
+            free = self.ray.available_resources().get("CPU", 0) >= 1 or "num_gpus" in self.resources
             self.end()
-            self.create(**shared)
+            self.create(**({} if free else {"num_cpus": 0}))
             try:
-                self.wait_until_started(_FREE_SECONDS)
+                self.wait_until_started()
                 return
             except ClusterError:
                 if time.monotonic() > latest:
                     raise
-            if "num_gpus" not in self.resources:
-                shared = {"num_cpus": 0}
 
     def _explained(self, error: Any) -> BaseException:
         """The error of a call, as it was raised in the shard."""
