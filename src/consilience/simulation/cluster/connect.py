@@ -17,8 +17,10 @@ _PROBE_SECONDS = 5.0  # for an address to answer
 _START = "start one with `ray start --head`, and on every other machine `ray start --address=HOST:PORT`"
 
 
-def import_ray() -> Any:
+def import_ray(cluster: str) -> Any:
     """The package, which only clusters need."""
+    if cluster == LOCAL:  # it listens on the loopback address alone; Ray reads this once, when it is imported
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what later versions of Ray do by themselves
     try:
@@ -31,7 +33,7 @@ def import_ray() -> Any:
 @contextlib.contextmanager
 def connected(cluster: str) -> Iterator[Any]:
     """For a while, be connected to a cluster; gives the package `ray`. A connection of the program's own is used."""
-    ray = import_ray()
+    ray = import_ray(cluster)
     if ray.is_initialized():
         yield ray
         return

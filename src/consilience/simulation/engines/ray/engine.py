@@ -111,8 +111,7 @@ class RayEngine:
 
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, JobResult]]:
         """Do jobs and yield their results in order; uploads stay until the next result is asked for."""
-        for shard in self.shards:
-            shard.copy_if_due()
+        self._copy_states()
         self._sent.drop(self.shards)
         waiting, ahead = deque[tuple[Job, list[_Part]]](), _JOBS_AHEAD * len(self.shards)
         for following in range(len(jobs)):
@@ -121,6 +120,12 @@ class RayEngine:
                 waiting.append((job, self._send(job)))
             job, parts = waiting.popleft()
             yield job, self._collect(job, parts)
+
+    def _copy_states(self) -> None:
+        """From time to time copy the states of shards, all at once: see `RemoteShard`."""
+        asked = [(shard, shard.call("read_all", changes=False)) for shard in self.shards if shard.copy_is_due]
+        for shard, call in asked:
+            shard.keep_copy(shard.result(call))
 
     def _send(self, job: Job) -> list[_Part]:
         """Ask every shard that has learners of a job to do its part."""

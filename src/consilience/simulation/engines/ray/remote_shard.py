@@ -113,17 +113,19 @@ class RemoteShard:
             del self.sent_answers[number]
         self.call("drop_answers", numbers)
 
-    def copy_if_due(self) -> None:
-        """Copy the states from time to time, so that few calls would have to be made again."""
-        if time.monotonic() - self._copied < _COPY_SECONDS or any(not call.done for call in self._waited_for()):
-            return
-        setup, states = self._calls[0], self.result(self.call("read_all", changes=False))
+    @property
+    def copy_is_due(self) -> bool:
+        """Whether the states should be copied, so that few calls would have to be made again."""
+        return time.monotonic() - self._copied >= _COPY_SECONDS and all(call.done for call in self._waited_for())
+
+    def keep_copy(self, states: Any) -> None:
+        """Make a copy of all states, which `read_all` just gave, what a new actor would start from."""
         answers = [Call("store_answers", arguments, True) for arguments in self.sent_answers.values()]
-        self._calls = [setup, Call("write_all", (states,), True), *answers]
+        self._calls = [self._calls[0], Call("write_all", (states,), True), *answers]
         self._copied = time.monotonic()
 
     def _waited_for(self) -> list[Call]:
-        return [call for call in self._calls if call.method in ("do", "read", "read_all")]
+        return [call for call in self._calls if call.method in ("do", "read")]
 
     def _make(self, call: Call) -> None:
         call.ref = getattr(self._actor, call.method).remote(*call.arguments)
