@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,6 +79,19 @@ def test_ray_is_imported_for_a_cluster_alone(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_cluster_of_this_machine_alone_has_the_numbers_of_the_plain_command(tmp_path: Path) -> None:
+    """In processes of their own: Ray stays in a process where it was imported."""
+
+    def accuracy(*how: str) -> Any:
+        size = "--data digits --train 40 --test 20 --learners 2 --rounds 1 --engine loop --json".split()
+        command = [sys.executable, "-m", "consilience", "run", *size, "--out", str(tmp_path / how[-1]), *how]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["accuracy"]
+
+    assert accuracy("--cluster", "local", "--workers", "2") == accuracy("--workers", "0")
 
 
 def test_a_cell_is_the_same_on_a_cluster() -> None:

@@ -27,7 +27,7 @@ from consilience.simulation.run import OnRound
 
 log = logging.getLogger("consilience")
 
-_START_SECONDS = 60.0  # for the first run to start
+_START_SECONDS = 120.0  # for the first run to start
 _RETRIES = 3  # of a run whose machine was lost
 _LOOK_SECONDS = 0.2  # between looks at what runs report
 

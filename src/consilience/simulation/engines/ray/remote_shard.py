@@ -18,8 +18,8 @@ from consilience.simulation.engines.ray.shard import Shard
 
 log = logging.getLogger("consilience")
 
-_START_SECONDS = 60.0  # for a process to start on the cluster
-_REPLACE_SECONDS = 120.0  # until no other process is asked for in place of a lost one
+_START_SECONDS = 120.0  # for a process to start on the cluster
+_REPLACE_SECONDS = 180.0  # until no other process is asked for in place of a lost one
 _COPY_SECONDS = 30.0  # between copies of the states: as often as a run saves checkpoints
 
 
