@@ -85,8 +85,8 @@ def test_a_cluster_of_this_machine_alone_has_the_numbers_of_the_plain_command(tm
     """In processes of their own: Ray stays in a process where it was imported."""
 
     def accuracy(*how: str) -> Any:
-        size = "--data digits --train 40 --test 20 --learners 2 --rounds 1 --engine loop --json".split()
-        command = [sys.executable, "-m", "consilience", "run", *size, "--out", str(tmp_path / how[-1]), *how]
+        size = ["--train", "40", "--test", "20", "--learners", "2", "--rounds", "1", "--engine", "loop"]
+        command = [sys.executable, "-m", "consilience", "run", "--json", *size, "--out", str(tmp_path / how[-1]), *how]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["accuracy"]
