@@ -10,6 +10,7 @@ ConsilienceError
 │   └── RelayUnreachable    a relay does not answer now; trying again later may help
 ├── Rejection               inside the relay: a request it refuses (`relay.rejections`)
 ├── TrainingError           a loss that is NaN or infinite
+├── ClusterError            a cluster that does not answer, or has too little of what a run takes
 ├── CheckpointError         a checkpoint that is damaged, of another layout or of another run
 └── StorageError            a disk that is full, or a folder that cannot be written
 
@@ -93,6 +94,10 @@ class RelayUnreachable(RelayError):
 
 class TrainingError(ConsilienceError):
     """A loss that is NaN or infinite; the message names learner, round and term."""
+
+
+class ClusterError(ConsilienceError):
+    """A cluster that does not answer, or has too little of what a run takes."""
 
 
 class CheckpointError(ConsilienceError):

@@ -112,6 +112,12 @@ def _run(file: Path, content: bytes) -> ModuleType:
     return module
 
 
+def own_modules() -> list[ModuleType]:
+    """The files run in this process as modules, and the modules they imported from their folders."""
+    found = [*_loaded.values(), *(module for held in _siblings.values() for module in held.values())]
+    return list({module.__name__: module for module in found if module.__name__ in sys.modules}.values())
+
+
 def files_of(modules: Iterable[str]) -> list[Path]:
     """The files that were run as these modules and have not changed since, for another process to run, too."""
     wanted = set(modules)

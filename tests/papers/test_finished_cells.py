@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.papers import Cell, Outcome, Reproduction, ResultSection, Scale, cell_runs, cells, run_cells
+from consilience.papers import Cell, Outcome, Reproduction, ResultSection, Scale, cells, run_cells
 from consilience.papers.finished_cells import FINISHED, compact_summary, read_finished, save_finished
 from consilience.papers.metrics_by_round import record_by_round, record_samples
 from consilience.papers.run import run_reproduction
 from consilience.papers.thesis.published import TASKS
+from consilience.simulation.planned_run import PlannedRun
 
 Command = Callable[..., tuple[int, str, str]]
 SMALL: dict[str, Any] = {"train": 40, "test": 20, "learners": 2, "rounds": 1, "workers": 0}
@@ -99,7 +100,7 @@ def test_the_file_alone_shows_the_same_tables(finished: Path, tmp_path: Path, mo
     lines = [json.loads(line) for line in (finished / FINISHED).read_text().splitlines()]
     assert [line["labels"] for line in lines] == [{"row": "independent"}, {"row": "fedavg"}]
     assert [line["name"] for line in lines] == [cell.name for cell in tiny().cells(Scale())]
-    monkeypatch.setattr(cell_runs, "start_or_resume", refuse_to_run)
+    monkeypatch.setattr(PlannedRun, "run", refuse_to_run)
     shown = run_reproduction(tiny(), Scale(), finished, saved_only=True).sections
     alone = copy_lines(finished, tmp_path)
     for saved_only in (True, False):
@@ -155,7 +156,7 @@ def test_records_are_kept_in_the_file_and_need_no_run_folder(tmp_path: Path, mon
     assert row["samples"] == {"train": 40, "test": 20} and row["method"] == "independent"
     assert [round_ for round_, _ in row["losses"]] == [1] and len(row["losses"][0][1]) == 2, "one of each learner"
     assert ran.sections[0].table[0].keys() == {"row", "losses", "method"}
-    monkeypatch.setattr(cell_runs, "start_or_resume", refuse_to_run)
+    monkeypatch.setattr(PlannedRun, "run", refuse_to_run)
     alone = copy_lines(tmp_path / "ran", tmp_path / "alone")
     for wanted, shown in ((first, ran), (second, again)):
         found = run_reproduction(wanted, Scale(), alone, saved_only=True)
@@ -212,7 +213,7 @@ def test_line_replaces_a_damaged_result(finished: Path, tmp_path: Path, monkeypa
     shutil.copytree(finished, tmp_path / "x")
     (place,) = (tmp_path / "x" / "cells").glob("fedavg-*")
     (place / "result.json").write_text("{")
-    monkeypatch.setattr(cell_runs, "start_or_resume", refuse_to_run)
+    monkeypatch.setattr(PlannedRun, "run", refuse_to_run)
     assert not run_reproduction(tiny(), Scale(), tmp_path / "x").missing
     (tmp_path / "x" / FINISHED).unlink()
     with pytest.raises(CheckpointError, match=r"result\.json is damaged"):
@@ -266,7 +267,7 @@ def test_command_shows_saved_cells_from_the_file_alone(command: Command, monkeyp
     code, ran, _ = command(*words, "--only", "row=fedavg", "--out", "run")
     assert code == 0
     copy_lines(Path("run"), Path("alone"))
-    monkeypatch.setattr(cell_runs, "start_or_resume", refuse_to_run)
+    monkeypatch.setattr(PlannedRun, "run", refuse_to_run)
     code, shown, err = command(*words, "--only", "row=fedavg", "--out", "alone", "--saved")
     assert code == 0 and shown == ran and "fedavg" in shown and "the page is alone/index.html" in err
 
@@ -277,7 +278,7 @@ def test_a_cell_with_the_settings_of_a_finished_one_is_not_run_again(tmp_path: P
     ((_, ran),) = run_cells(first, tmp_path)
     assert ran is not None
     lines = read_finished(tmp_path)
-    monkeypatch.setattr(cell_runs, "start_or_resume", refuse_to_run)
+    monkeypatch.setattr(PlannedRun, "run", refuse_to_run)
     ((_, read),) = run_cells(other, tmp_path)
     assert read is not None and read.labels == {"table": "x", "row": "b"}
     assert read.summary["accuracy"]["mean"] == lines[first[0].name]["summary"]["accuracy"]["mean"]

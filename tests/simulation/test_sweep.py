@@ -429,9 +429,9 @@ def test_interrupted_sweep_resumes_and_keeps_finished_parts(
         asked.append({k: v for k, v in named.items() if k != "on_round" and v is not None})
         return simulate(*given, **named)
 
-    monkeypatch.setattr("consilience.simulation.sweep.simulate", record_simulate)
+    monkeypatch.setattr("consilience.simulation.planned_run.simulate", record_simulate)
     code, out, _ = command("sweep", "--resume", "parts", "--json")
-    assert code == 0 and asked == [{"resume": Path("parts/part-2")}]
+    assert code == 0 and asked == [{"resume": Path("parts/part-2"), "keep_models": True}]
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("parts/part-1").iterdir()} == before
     assert Path("parts/sweep.csv").read_bytes() == Path("whole/sweep.csv").read_bytes()
     for one, other in zip(whole, objects(out), strict=True):

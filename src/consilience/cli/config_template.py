@@ -34,6 +34,7 @@ _EXAMPLES = {
     "learners": "5",
     "width": "64",
     "workers": "2",
+    "cluster": '"auto"',
     "watch": '"cut"',
     "model": '"lenet5"',
 }

@@ -28,6 +28,10 @@ def reproduce(
         ),
     ] = None,
     precision: Annotated[str, typer.Option(help="precision of the models: auto, float32, bf16 or float64")] = "auto",
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="run cells at the same time on a Ray cluster: local, auto or HOST:PORT"),
+    ] = None,
     saved: Annotated[bool, typer.Option("--saved", help="show the saved cells without running any")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for cells and results (default: reproduced/NAME)")] = None,
     track: Track = None,
@@ -49,7 +53,7 @@ def reproduce(
         raise UnknownName("reproduction", name, REPRODUCTIONS)
     folder = out or Path("reproduced") / (f"{name}-quick" if quick else name)
     selected = [split_setting(text, "no label of cells; write LABEL=VALUE, such as task=MNIST") for text in only or ()]
-    scale = Scale(quick, seeds, device, data_dir, selected, precision)
+    scale = Scale(quick, seeds, device, data_dir, selected, precision, cluster)
     try:
         with tracked(folder, screen.on_round) as on_round:
             found = run_reproduction(REPRODUCTIONS[name], scale, folder, on_round, saved)

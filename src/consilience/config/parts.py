@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -319,7 +320,17 @@ class ExecutionConfig(ConfigPart):
         "auto", description="how learners are run: loop, one after the other; stack, all in one step; or auto"
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:NUMBER, or mps (Apple; loop engine)")
-    workers: int | None = Field(None, ge=0, description="worker processes of the loop; by default one per core")
+    workers: int | None = Field(
+        None,
+        ge=0,
+        description="worker processes of the loop; by default one per core. On a cluster the processes of a run there, "
+        "each with a CPU, or with a GPU where device is cuda; by default as many as the cluster has",
+    )
+    cluster: str | None = Field(
+        None,
+        description="run on a Ray cluster: local, which is started on this machine; auto, the one that this machine is "
+        "part of; or HOST:PORT. `run` spreads its learners over it, `compare`, `sweep` and `reproduce` their runs",
+    )
     precision: Literal["auto", "float32", "bf16", "float64"] = Field(
         "auto",
         description="precision of the model's arithmetic: float32, bf16 (weights stay float32) or float64; auto is "
@@ -329,3 +340,23 @@ class ExecutionConfig(ConfigPart):
         False,
         description="on a GPU, the same bits every time, somewhat slower; torch warns where it has no such operation",
     )
+
+    @model_validator(mode="after")
+    def _fits_the_cluster(self) -> ExecutionConfig:
+        if self.cluster is None:
+            return self
+        if self.cluster not in ("local", "auto") and not re.fullmatch(r"[^\s:/]+:\d{1,5}", self.cluster):
+            raise ConfigurationError(
+                f"cluster is {self.cluster!r}; it must be local, auto or the address HOST:PORT of a Ray cluster"
+            )
+        if self.workers == 0:
+            raise ConfigurationError(
+                f"workers is 0, which keeps all learners in this process, and cluster is {self.cluster!r}, which gives "
+                f"them to others; leave one of the two out"
+            )
+        if self.device not in ("cpu", "cuda"):
+            raise ConfigurationError(
+                f"device is {self.device!r}, a device of this machine, and cluster is {self.cluster!r}; on a cluster "
+                f"it must be cpu or cuda, and every process gets a GPU of its own"
+            )
+        return self

@@ -74,6 +74,7 @@ class Settings(TypedDict, total=False):
     engine: Literal["auto", "loop", "stack"]
     device: str
     workers: int | None
+    cluster: str | None
     precision: Literal["auto", "float32", "bf16", "float64"]
     deterministic: bool
     groups: Mapping[str, GroupConfig | Mapping[str, Any]]

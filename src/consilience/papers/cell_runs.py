@@ -11,9 +11,10 @@ from typing import Any
 from consilience.errors import CheckpointError
 from consilience.papers.cells import Cell, Outcome
 from consilience.papers.finished_cells import Line, compact_summary, read_finished, save_finished
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.run import OnRound
-from consilience.simulation.simulate import start_or_resume
+from consilience.simulation.run_all import run_all
 
 
 def run_cells(
@@ -31,15 +32,17 @@ def run_cells(
     """
     lines, names = read_finished(folder), [cell.name for cell in order or cells]
     same_settings = {name.rpartition("-")[2]: line for name, line in lines.items()}
-    result = None
+    places = {cell.name: folder / "cells" / cell.name for cell in cells}
+    known = {cell.name: lines.get(cell.name) or same_settings.get(cell.fingerprint) for cell in cells}
+    finished = {cell.name: _finished(cell, places[cell.name], known[cell.name], saved_only) for cell in cells}
+    waiting = {cell.name: cell for cell in cells if finished[cell.name] is None and not saved_only}
+    planned = [PlannedRun(each.config, places[name], keep_models=each.keep_models) for name, each in waiting.items()]
+    results = run_all(planned, on_round)
     for cell in cells:
-        if result is not None:
-            result.raise_if_interrupted()
-        place, line = folder / "cells" / cell.name, lines.get(cell.name) or same_settings.get(cell.fingerprint)
-        outcome = _finished(cell, place, line, saved_only)
-        if outcome is None and not saved_only:
-            result = start_or_resume(place, cell.config, on_round, cell.keep_models)
-            outcome = _with_records(cell, result.summary(), place) if result.finished else None
+        outcome, result = finished[cell.name], next(results) if cell.name in waiting else None
+        if result is not None and result.finished:
+            outcome = _with_records(cell, result.summary(), places[cell.name])
+        line = known[cell.name]
         if outcome is not None and (fresh := _line(cell, outcome, line)) != line:
             save_finished(folder, fresh, names)
         yield cell, outcome

@@ -67,12 +67,14 @@ class Scale:
     only: Sequence[tuple[str, str]] = ()
     """Run only the cells with these labels; a label that is named twice accepts either value."""
     precision: str = "auto"
+    cluster: str | None = None
 
     def settings(self, seeds: int) -> dict[str, Any]:
         """The settings that all cells share; seeds: the number of seeds as published."""
         seeds = self.seeds or (1 if self.quick else seeds)
         common = {"device": self.device, "precision": self.precision, "seeds": seeds}
-        return common | ({"data_dir": self.data_dir} if self.data_dir else {})
+        given = {"data_dir": self.data_dir, "cluster": self.cluster}
+        return common | {key: value for key, value in given.items() if value}
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Cell:
         It includes the defaults of the method: a run under another default is another cell too.
         """
         config = self.config
-        passing = {"data_dir", "device", "workers", "engine"}
+        passing = {"data_dir", "device", "workers", "engine", "cluster"}
         lasting = {k: v for k, v in config.settings(exclude_none=False).items() if k not in passing}
         lasting = _without_new_defaults(lasting)
         defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}

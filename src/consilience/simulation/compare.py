@@ -21,14 +21,16 @@ from consilience.presentation.gains import ALONE, BATCH_ORDER, CENTRALIZED, add_
 from consilience.presentation.message import message
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.tables import table_text
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.plots import FINISHED_BEFORE, plot_runs
 from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
 from consilience.simulation.records.run_lock import lock_folder, read_owner
 from consilience.simulation.result import Result, summary_tables
 from consilience.simulation.run import OnRound
+from consilience.simulation.run_all import run_all
 from consilience.simulation.setup.inputs import load_data, resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
-from consilience.simulation.simulate import check_run, simulate
+from consilience.simulation.simulate import check_run
 from consilience.user_code import absolute_name, short_name
 
 DEFAULT_METHODS = (
@@ -191,25 +193,23 @@ class ComparisonPlan:
         model: Model | Sequence[Model] | None = None,
     ) -> Iterator[tuple[str, Result | dict[str, Any]]]:
         """Run what is not finished: each method in turn, with its result, or its summary if it was finished before."""
-        result = None
-        for name in self.methods:
-            if result is not None:
-                result.raise_if_interrupted()
-            config = config_for_method(self.config, name)
-            if self.folder is None:
-                result = simulate(config, data=data, model=model, on_round=on_round)
-                yield name, result
-                continue
-            folder = self.folder / _folder_name(name)
-            done = RunFolder(folder).result
-            if done is not None and done["finished"]:
-                yield name, done
-                continue
-            if (folder / "config.toml").exists():
-                result = simulate(resume=folder, data=data, model=model, on_round=on_round)
-            else:
-                result = simulate(config, data=data, model=model, out=folder, on_round=on_round)
-            yield name, result
+        done = {name: self._finished(name) for name in self.methods}
+        waiting = [self._planned(name, data, model) for name, summary in done.items() if summary is None]
+        results = run_all(waiting, on_round)
+        for name, summary in done.items():
+            yield name, summary or next(results)
+
+    def _folder_of(self, method: str) -> Path | None:
+        return None if self.folder is None else self.folder / _folder_name(method)
+
+    def _finished(self, method: str) -> dict[str, Any] | None:
+        """The summary of a method's run if it is finished."""
+        folder = self._folder_of(method)
+        found = None if folder is None else RunFolder(folder).result
+        return found if found is not None and found["finished"] else None
+
+    def _planned(self, method: str, data: Dataset | None, model: Model | Sequence[Model] | None) -> PlannedRun:
+        return PlannedRun(config_for_method(self.config, method), self._folder_of(method), data, model)
 
 
 def config_for_method(config: Config, method: str) -> Config:

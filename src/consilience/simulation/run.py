@@ -40,6 +40,10 @@ OnRound = Callable[[str, int, int, History], None]
 _SAVE_SECONDS = 30.0  # between checkpoints; resuming from any of them gives the same bits
 
 
+class StopRun(Exception):
+    """Raised by `on_round`: the run stops after this round, as after Ctrl-C, and can be resumed."""
+
+
 class Run:
     """One run: start or resume, run rounds, record them, save checkpoints."""
 
@@ -79,7 +83,10 @@ class Run:
                 self._save()
         with self._stop_on_interrupt() as stop:
             while self.rounds.round < self.config.training.rounds and not stop.is_set():
-                self._run_round()
+                try:
+                    self._run_round()
+                except StopRun:
+                    stop.set()
         result = self._result(asked_to_stop=stop.is_set())
         drop_models = result.finished and not self.keep_models
         if self.rounds.round != self.saved_round and not drop_models:

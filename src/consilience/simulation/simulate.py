@@ -104,13 +104,6 @@ def simulate(
             return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
 
 
-def start_or_resume(folder: Path, config: Config, on_round: OnRound | None = None, keep_models: bool = True) -> Result:
-    """The run of a folder: resumed where it stopped, or started if it has not been."""
-    if (folder / "config.toml").exists():
-        return simulate(resume=folder, on_round=on_round, keep_models=keep_models)
-    return simulate(config, out=folder, on_round=on_round, keep_models=keep_models)
-
-
 def check_run(config: Config, data: Dataset | None = None, model: Model | Sequence[Model] | None = None) -> None:
     """Set a run up without running it, so that wrong settings are refused now."""
     check_device(config.execution.device)

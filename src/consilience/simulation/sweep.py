@@ -19,14 +19,16 @@ from consilience.errors import ConfigurationError
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.ranking import add_ranks, ranked_by
 from consilience.presentation.tables import sweep_table, table_text
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.plots import FINISHED_BEFORE, plot_runs
 from consilience.simulation.records.run_folder import refuse_used_folder
 from consilience.simulation.records.run_lock import lock_folder
 from consilience.simulation.result import Result, best_of, histories_of
 from consilience.simulation.run import OnRound
+from consilience.simulation.run_all import run_all
 from consilience.simulation.setup.inputs import resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
-from consilience.simulation.simulate import check_run, simulate
+from consilience.simulation.simulate import check_run
 from consilience.simulation.sweep_plan import SweepPlan, is_finished, read_sweep, save_sweep
 
 log = logging.getLogger("consilience")
@@ -122,7 +124,8 @@ def sweep(
         plan = plan_sweep(config, grid or {}, Path(out) if out is not None else None, own, model)
     if plan.separating:
         keys = ", ".join(plan.separating)
-        log.warning("%s cannot differ within a run: %d runs, one after the other", keys, len(plan.parts))
+        when = "one after the other" if plan.config.execution.cluster is None else "at the same time"
+        log.warning("%s cannot differ within a run: %d runs, %s", keys, len(plan.parts), when)
     with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
         rows, results = _run_settings(plan, on_round, own, model)
     return Sweep(tuple(plan.settings), tuple(rows), plan.folder, tuple(results))
@@ -156,24 +159,14 @@ def _run_settings(
 ) -> tuple[list[dict[str, Any]], list[Result]]:
     """Run what is not finished: the summaries of all finished settings, and the results of the runs made now."""
     if plan.folder is None:
-        results = [simulate(config, data=data, model=model, on_round=on_round) for config in plan.configs()]
+        results = list(run_all([PlannedRun(each, None, data, model) for each in plan.configs()], on_round))
         found = {
             number: summary
             for part, result in zip(plan.parts, results, strict=True)
             for number, summary in zip(part, result.summary()["variants"], strict=True)
         }
         return add_ranks([found[number] for number in sorted(found)]), results
-    results = []
-    for run, _, config in plan.runs():
-        if results:
-            results[-1].raise_if_interrupted()
-        if is_finished(run):
-            continue
-        if (run.path / "config.toml").exists():
-            results.append(simulate(resume=run.path, data=data, model=model, on_round=on_round))
-        else:
-            results.append(simulate(config, data=data, model=model, out=run.path, on_round=on_round))
-        if not results[-1].finished:
-            break
+    waiting = [PlannedRun(each, run.path, data, model) for run, _, each in plan.runs() if not is_finished(run)]
+    results = list(run_all(waiting, on_round))
     plan.write_csv()
     return plan.summaries(), results

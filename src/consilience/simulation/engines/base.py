@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,9 @@ from consilience.learner.state import LearnerState
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.cohort import CohortPlan, Settings
 from consilience.simulation.engines.jobs import Job, JobResult, Work
+
+Fields = Collection[str]
+"""Names of fields of `LearnerState`."""
 
 
 class Engine(Protocol):
@@ -53,8 +56,11 @@ class Engine(Protocol):
         """What the rows of a job just done upload to an exchange: tensors (rows, ...) and weights."""
         ...
 
-    def read(self, cohort: int, rows: np.ndarray | None = None) -> LearnerState:
-        """The stacked states of some learners, as a copy; without rows those of all, as views not to be changed."""
+    def read(self, cohort: int, rows: np.ndarray | None = None, fields: Fields | None = None) -> LearnerState:
+        """The stacked states of some learners, as a copy; without rows those of all, as views not to be changed.
+
+        fields: those that are needed, where others may be empty: states may be on another machine.
+        """
         ...
 
     def write(self, cohort: int, rows: np.ndarray, state: LearnerState) -> None:

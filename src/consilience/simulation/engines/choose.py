@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from consilience.config.config import Config
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.learner.device import has_float64
 from consilience.learner.learner import Learner
+from consilience.simulation.engines.base import Engine
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.engines.loop.engine import LoopEngine, default_workers
 from consilience.simulation.engines.loop.worker_pool import is_running
@@ -68,8 +69,12 @@ def torch_configured_for(config: Config) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def open_engine(config: Config, setup: Setup, stacked: bool) -> LoopEngine | StackEngine:
-    """The engine that was chosen."""
+def open_engine(config: Config, setup: Setup, stacked: bool) -> AbstractContextManager[Engine]:
+    """The engine that was chosen, here or on a cluster."""
+    if config.execution.cluster is not None:
+        from consilience.simulation.engines.ray.open import open_ray_engine
+
+        return open_ray_engine(config, setup, stacked)
     if stacked:
         engine = StackEngine(list(setup.cohorts.plans), setup.data.train, setup.data.local_test_sets)
         log.info("%s", engine.memory.describe())
@@ -116,6 +121,11 @@ def choose_engine(config: Config, setup: Setup, *, together: bool = False) -> bo
 def _refuse_streamed(config: Config, data: str) -> None:
     """Refuse what streamed samples cannot do; say that a GPU would be faster otherwise."""
     execution = config.execution
+    if execution.cluster is not None:
+        raise ConfigurationError(
+            f"cluster is {execution.cluster!r}, and data set {data!r} is streamed, which one process reads; leave "
+            f"cluster out, or make the data set with Dataset.from_torch, which is sent to all machines"
+        )
     if execution.engine == "stack":
         raise ConfigurationError(
             f"data set {data!r} is streamed, and stacked learners need their samples in memory; leave out engine = "

@@ -261,6 +261,10 @@ class SavedModels:
             return {key: file.get_slice(name)[row] for key, name in wanted.items() if is_model_vector(key)}
 
 
+MODEL_FIELDS = ("parameters", "buffers", "other_buffers", "objective_state")
+"""The fields of a state that hold a learner's model and its own answer."""
+
+
 def is_model_vector(name: str) -> bool:
     """Whether a part of a learner's state, by its dotted path, belongs to its model or to its own answer."""
     return name in ("parameters", "buffers") or name.startswith((OTHER, OBJECTIVE))

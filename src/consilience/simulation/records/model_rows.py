@@ -11,7 +11,7 @@ from torch import Tensor
 
 from consilience.learner.rebuild import OBJECTIVE, OTHER
 from consilience.simulation.engines.base import Engine
-from consilience.simulation.records.checkpoint import SavedModels, is_model_vector
+from consilience.simulation.records.checkpoint import MODEL_FIELDS, SavedModels, is_model_vector
 from consilience.simulation.round.evaluate import buffer_size, different_models, model_size
 from consilience.simulation.round.run_state import RunState
 
@@ -78,7 +78,7 @@ class BestModels:
 def _keep_different(engine: Engine, cohort: int) -> _KeptCohort:
     rows = np.arange(len(engine.plans[cohort].members))
     different, like = different_models(engine, cohort, rows, classifiers=True)
-    learner, state = engine.learners[cohort], engine.read(cohort)
+    learner, state = engine.learners[cohort], engine.read(cohort, fields=MODEL_FIELDS)
     head = (learner.task.width + 1) * learner.task.classes if learner.spec.own_head else 0
     sizes = {"parameters": (model_size(learner), head), "buffers": (buffer_size(learner), 0)}
     kept = _vectors(engine, cohort, torch.from_numpy(different), lambda key: key in sizes)
@@ -98,7 +98,7 @@ def _vectors(
     engine: Engine, cohort: int, rows: Tensor | None = None, wanted: Callable[[str], bool] = lambda key: True
 ) -> dict[str, Tensor]:
     """Copies of the model vectors of a cohort's rows, or of all, on the CPU."""
-    stacked = {".".join(path): values for path, values in engine.read(cohort).flatten().items()}
+    stacked = {".".join(path): values for path, values in engine.read(cohort, fields=MODEL_FIELDS).flatten().items()}
     chosen = {key: values for key, values in stacked.items() if is_model_vector(key) and wanted(key)}
     if rows is None:
         return {key: values.to("cpu", copy=True) for key, values in chosen.items()}

@@ -26,7 +26,7 @@ from consilience.files import MEMBER_FOLDER, file_sha256, readable_json, replace
 
 _POINTER = "checkpoint.json"
 _CHECKPOINT, _BEST = "checkpoint", "best"
-_RESULT = "result.json"
+RESULT = "result.json"
 PROVENANCE = "data.json"
 Plan = TypeVar("Plan")
 
@@ -91,7 +91,7 @@ class RunFolder:
     @property
     def result(self) -> dict[str, Any] | None:
         """The summary of the run when it last finished or was stopped, or None."""
-        file = self.path / _RESULT
+        file = self.path / RESULT
         if not file.exists():
             return None
         try:
@@ -104,8 +104,8 @@ class RunFolder:
 
     def save_result(self, summary: Mapping[str, Any]) -> None:
         """Save the summary of the run."""
-        with report_write_errors(self.path / _RESULT):
-            self._replace(_RESULT, json.dumps(summary, indent=1).encode())
+        with report_write_errors(self.path / RESULT):
+            self._replace(RESULT, json.dumps(summary, indent=1).encode())
 
     def save_provenance(self, found: Mapping[str, Any]) -> None:
         """Save the origin of the data and its split between learners."""

@@ -38,7 +38,7 @@ def evaluate_models(run: RunState, record: Record) -> None:
         at = tuple(members[rows] for members in run.at(cohort))
         if engine.learners[cohort].role.objective.chooses:
             _choose(engine, cohort, rows)
-        weights = engine.read(cohort).objective_state.get(WEIGHTS)  # (rows, answers)
+        weights = engine.read(cohort, fields=["objective_state"]).objective_state.get(WEIGHTS)  # (rows, answers)
         if weights is not None and engine.learners[cohort].spec.own_model:
             record["own_model_weight"][at] = weights.numpy(force=True)[rows, -1]
         correct = _sums(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, columns)
@@ -229,9 +229,10 @@ def different_models(engine: Engine, cohort: int, rows: np.ndarray, classifiers:
     What learners train beside their model does not count. classifiers: whether classifiers are tested too; otherwise
     models with the same features are the same.
     """
-    state, learner = engine.read(cohort), engine.learners[cohort]
+    learner = engine.learners[cohort]
     if not any(e.changes_model for e in learner.exchanges):
         return rows, np.arange(len(rows))
+    state = engine.read(cohort, fields=["parameters", "buffers"])
     federation = engine.plans[cohort].members.federation
     _, firsts, of = np.unique(federation[rows], return_index=True, return_inverse=True)
     first = rows[firsts[of]]  # of the row's federation

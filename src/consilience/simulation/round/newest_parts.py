@@ -53,7 +53,7 @@ def _newest(federation: Federation, exchange: OwningExchange, round_: int) -> di
 
 def _held(run: RunState, cohort: int, rows: np.ndarray, names: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copies of the parameters that some rows hold, (rows, ...) each."""
-    stacked = run.engine.read(cohort).parameters
+    stacked = run.engine.read(cohort, fields=["parameters"]).parameters
     views = run.learners[cohort].binding.parameters.views(stacked)
     index = torch.from_numpy(rows).to(stacked.device)
     return {name: views[name].index_select(0, index) for name in names}

@@ -83,7 +83,7 @@ def _count_bytes(run: RunState, cohort: int, rows: np.ndarray, record: Record) -
     learner, plan = run.learners[cohort], run.engine.plans[cohort]
     assert learner.role.turns is not None
     federations, members = run.at(cohort)
-    messages, steps = SplitMessages(learner.task, learner.role.turns), run.engine.read(cohort).step
+    messages, steps = SplitMessages(learner.task, learner.role.turns), run.engine.read(cohort, fields=["step"]).step
     several = run.setup.federations.learners > 1
     for row in rows:
         f = federations[row]

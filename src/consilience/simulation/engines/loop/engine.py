@@ -21,6 +21,7 @@ from consilience.learner.device import state_device
 from consilience.learner.learner import Learner
 from consilience.learner.state import LearnerState
 from consilience.simulation.engines.answers import AnswerStore
+from consilience.simulation.engines.base import Fields
 from consilience.simulation.engines.cohort import CohortPlan, Settings
 from consilience.simulation.engines.jobs import Job, JobResult, Receive, Work
 from consilience.simulation.engines.loop.memory_layout import (
@@ -53,7 +54,7 @@ class LoopEngine:
         self.workers = workers if device.type == "cpu" and workers > 1 and portable(plans) else 0
         self.slots = self.workers * 2 + 2 if self.workers else 1
         learners = [Learner(plan.spec) for plan in plans]
-        self.job_rows = [_rows_per_job(plan, learner) for plan, learner in zip(plans, learners, strict=True)]
+        self.job_rows = [rows_per_job(plan, learner) for plan, learner in zip(plans, learners, strict=True)]
         self.answers = AnswerStore([list(each.channels) for each in learners], [len(plan.members) for plan in plans])
         arrays = data_arrays(data, own)
         shapes = shared_shapes(plans, learners, arrays, self.slots, self.job_rows)
@@ -115,7 +116,7 @@ class LoopEngine:
         (tensors, weights), rows = self._executor.slots[job.cohort][name], len(job.rows)
         return {key: tensor[job.slot, :rows] for key, tensor in tensors.items()}, weights[job.slot, :rows]
 
-    def read(self, cohort: int, rows: np.ndarray | None = None) -> LearnerState:
+    def read(self, cohort: int, rows: np.ndarray | None = None, fields: Fields | None = None) -> LearnerState:
         """The stacked states of some learners, as a copy; without rows those of all, as views not to be changed."""
         return self._executor.cohorts[cohort].read(rows)
 
@@ -150,6 +151,7 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _rows_per_job(plan: CohortPlan, learner: Learner) -> int:
+def rows_per_job(plan: CohortPlan, learner: Learner) -> int:
+    """How many rows of a cohort a job of local work has."""
     by_memory = _SLOT_BYTES // max(upload_values(learner) * learner.dtype.itemsize, 1)
     return max(1, min(_MAX_ROWS, len(plan.members) // _MIN_JOBS, by_memory))

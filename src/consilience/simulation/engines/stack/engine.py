@@ -24,6 +24,7 @@ from consilience.learner.initial_state import template_state
 from consilience.learner.learner import Learner
 from consilience.learner.state import LearnerState, stacked_shapes
 from consilience.simulation.engines.answers import AnswerStore
+from consilience.simulation.engines.base import Fields
 from consilience.simulation.engines.cohort import Cohort, CohortPlan, Settings
 from consilience.simulation.engines.executor import Executor
 from consilience.simulation.engines.jobs import (
@@ -91,7 +92,7 @@ class StackEngine(Executor):
         """What the rows of a job just done upload to an exchange: tensors (rows, ...) and weights."""
         return self._uploads[name]
 
-    def read(self, cohort: int, rows: np.ndarray | None = None) -> LearnerState:
+    def read(self, cohort: int, rows: np.ndarray | None = None, fields: Fields | None = None) -> LearnerState:
         """The stacked states of some learners, as a copy; without rows those of all, as views not to be changed."""
         return self.cohorts[cohort].read(rows)
 

@@ -1,0 +1,1 @@
+"""Many machines: a Ray cluster, what it has, and runs as tasks on it."""
