@@ -1,4 +1,8 @@
-"""The contract of both engines: loop equals stack for all methods, models and absences; also on a GPU if any."""
+"""The contract of the engines: loop equals stack for all methods, models and absences; also on a GPU if any.
+
+The branches engine shares all but the steps with the stack, and is compared with the loop where steps differ: every
+method with learners that come and go, every way to train, every kind of model. On a CPU its branches run in turn.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from torch import Tensor, nn
 
 from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
+from consilience.data.local_test_sets import LocalTestSets
 from consilience.errors import ConfigurationError, ConsilienceError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Prototypes, Received, State, Update, View, Weights
 from consilience.learner.passes import EVALUATED_ROWS
@@ -23,7 +28,9 @@ from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
 from consilience.models import SplitModel
 from consilience.objectives import Objective
+from consilience.simulation.engines.branches.engine import BranchEngine
 from consilience.simulation.engines.choose import torch_configured_for
+from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack import memory_budget as room_module
 from consilience.simulation.engines.stack import trainer_cache
@@ -88,6 +95,7 @@ PARTIAL_PARTICIPATION: dict[str, Any] = {
     "offline": 0.3,
     "seeds": 2,
 }
+ENGINES = ("loop", "stack", "branches")
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -124,8 +132,16 @@ def stage(
     setup = build_setup(config, chosen, data, models or config.model_name.split(","))
     setup = with_own_settings(setup, varied) if varied else setup
     plans, dealt, own = list(setup.cohorts.plans), setup.data.train, setup.data.local_test_sets
-    with LoopEngine(plans, dealt, 0, own) if engine == "loop" else StackEngine(plans, dealt, own) as opened:
+    with open_one(engine, plans, dealt, own) as opened:
         yield Rounds(setup, opened)
+
+
+def open_one(
+    engine: str, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None
+) -> LoopEngine | StackEngine:
+    if engine == "loop":
+        return LoopEngine(plans, data, 0, own)
+    return (BranchEngine if engine == "branches" else StackEngine)(plans, data, own)
 
 
 def with_own_settings(setup: Setup, varied: Variation) -> Setup:
@@ -157,13 +173,16 @@ def assert_close(one: Played, other: Played, rtol: float = 1e-9) -> None:
             np.testing.assert_allclose(b[key], a[key], rtol=0, atol=slack, err_msg=where)
 
 
-def assert_engines_agree(config: Config, data: Dataset, *, count: int = 3, rtol: float = 1e-9, **more: Any) -> Played:
-    with stage("loop", config, data, **more) as rounds:
-        loop = run_rounds(rounds, count)
-    with stage("stack", config, data, **more) as rounds:
-        stack = run_rounds(rounds, count)
-    assert_close(loop, stack, rtol)
-    return stack
+def assert_engines_agree(
+    config: Config, data: Dataset, *, count: int = 3, rtol: float = 1e-9, branches: bool = False, **more: Any
+) -> Played:
+    """The loop and the stack, and the branches where asked for; returns what the stack played."""
+    played = {}
+    for engine in ("loop", "stack", "branches") if branches else ("loop", "stack"):
+        with stage(engine, config, data, **more) as rounds:
+            played[engine] = run_rounds(rounds, count)
+        assert_close(played["loop"], played[engine], rtol)
+    return played["stack"]
 
 
 # Every method
@@ -176,13 +195,13 @@ def test_loop_equals_stack(case: str, device: str, data: Dataset) -> None:
 
 @each_case
 def test_loop_equals_stack_with_unequal_and_partly_absent_learners(case: str, device: str, data: Dataset) -> None:
-    assert_engines_agree(settings(case, device, **PARTIAL_PARTICIPATION), data)
+    assert_engines_agree(settings(case, device, **PARTIAL_PARTICIPATION), data, branches=True)
 
 
 @pytest.mark.parametrize("case", ["independent", "fedprox", "federated-distillation", "representation-sharing"])
 def test_loop_equals_stack_in_single_precision_after_one_step(case: str, device: str, data: Dataset) -> None:
     config = settings(case, device, precision="float32", batch_size=64, optimizer="sgd", lr=0.1)
-    assert_engines_agree(config, data, count=1, rtol=1e-5)
+    assert_engines_agree(config, data, count=1, rtol=1e-5, branches=True)
 
 
 # Every way to train
@@ -214,7 +233,7 @@ SCHEDULES: dict[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize("case", ["consilience", "fedprox"])
 @pytest.mark.parametrize("schedule", list(SCHEDULES))
 def test_loop_equals_stack_under_every_schedule(schedule: str, case: str, device: str, data: Dataset) -> None:
-    assert_engines_agree(settings(case, device, **SCHEDULES[schedule]), data)
+    assert_engines_agree(settings(case, device, **SCHEDULES[schedule]), data, branches=case == "consilience")
 
 
 RESISTING: dict[str, Mapping[str, Any]] = {
@@ -301,7 +320,8 @@ def test_loop_equals_stack_with_partners_who_share_weights_at_one_bit(device: st
 
 
 def test_loop_equals_stack_where_the_norm_leaves_out_parts_that_exchanges_move(device: str, data: Dataset) -> None:
-    stack = assert_engines_agree(settings("two-stage", device, clip=0.05, optimizer="sgd", lr=0.5), data)
+    config = settings("two-stage", device, clip=0.05, optimizer="sgd", lr=0.5)
+    stack = assert_engines_agree(config, data, branches=True)
     with stage("loop", settings("two-stage", device, optimizer="sgd", lr=0.5), data) as rounds:
         unclipped = run_rounds(rounds)
     assert any(not np.allclose(unclipped[0][key], stack[0][key]) for key in stack[0] if "parameters" in key)
@@ -318,13 +338,13 @@ def test_federations_of_equal_and_unequal_sizes_in_one_run(
     device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches of different widths cannot share a step: rows are trained separately and uploaded together."""
-    cuts = iter([[30, 60, 90], [10, 50, 70]] * 2)
+    cuts = iter([[30, 60, 90], [10, 50, 70]] * 3)
 
     def split(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), next(cuts))
 
     monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split)
-    assert_engines_agree(settings("consilience", device, seeds=2), data)
+    assert_engines_agree(settings("consilience", device, seeds=2), data, branches=True)
 
 
 # Settings per learner
@@ -376,7 +396,7 @@ TERMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_loop_equals_stack_with_settings_per_group(terms: str, device: str, data: Dataset) -> None:
     method, own, others = TERMS[terms]
     config = settings(method, device, **others).settings() | {"method": {"name": method, **own}}
-    assert_engines_agree(make_config(config), data)
+    assert_engines_agree(make_config(config), data, branches=True)
 
 
 # Every kind of model
@@ -390,7 +410,7 @@ def slim() -> SplitModel:
 @pytest.mark.parametrize("case", ["independent", "fedavg classifier only", "representation-sharing"])
 def test_two_architectures_in_one_federation(case: str, device: str, data: Dataset) -> None:
     config = settings(case, device, **PARTIAL_PARTICIPATION)
-    state, _ = assert_engines_agree(config, data, models=["mlp", slim, "mlp", slim])
+    state, _ = assert_engines_agree(config, data, models=["mlp", slim, "mlp", slim], branches=True)
     assert state["learners.0.parameters"].shape != state["learners.1.parameters"].shape
 
 
@@ -400,7 +420,7 @@ def test_padding_rows_do_not_change_results(
 ) -> None:
     monkeypatch.setattr(trainer_cache, "_MAX_COUNTS", 0)
     monkeypatch.setattr(trainer_cache, "_PADDED_SIZES", 1)  # every trainer has as many rows as the cohort
-    assert_engines_agree(settings(case, device, **PARTIAL_PARTICIPATION), data)
+    assert_engines_agree(settings(case, device, **PARTIAL_PARTICIPATION), data, branches=True)
 
 
 def test_stacked_trainers_are_reused_for_any_number_of_participants(
@@ -459,7 +479,7 @@ def test_loop_equals_stack_with_tied_and_unused_parameters_and_any_buffers(
     case: str, device: str, data: Dataset
 ) -> None:
     config = settings(case, device, partition="dirichlet(0.5)")
-    state, _ = assert_engines_agree(config, data, models=[odd])
+    state, _ = assert_engines_agree(config, data, models=[odd], branches=True)
     steps = state["learners.0.step"]
     assert state["learners.0.other_buffers.int64"][:, 0].tolist() == steps.tolist() and len(set(steps.tolist())) > 1
 
@@ -481,7 +501,7 @@ TRAINED_SIZE = 4 * 36 * 8 + 8 + 8 * 10 + 10
 @pytest.mark.parametrize("chance", [{}, PARTIAL_PARTICIPATION], ids=["even", "unequal, come and go"])
 def test_frozen_part_is_one_for_all_learners(case: str, chance: Mapping[str, Any], device: str, data: Dataset) -> None:
     config = settings(case, device, weight_decay=0.1, **chance)
-    state, _ = assert_engines_agree(config, data, models=[backbone])
+    state, _ = assert_engines_agree(config, data, models=[backbone], branches=case == "consilience")
     found = {}
     for engine in ("loop", "stack"):
         with stage(engine, config, data, models=[backbone]) as rounds:
@@ -527,7 +547,7 @@ def normalized() -> SplitModel:
 def test_batch_norm_with_private_and_shared_statistics(buffers: str, device: str) -> None:
     method = build_method("fedavg", {"buffers": buffers})
     config = settings("fedavg", device, offline=0.3)
-    state, _ = assert_engines_agree(config, noise(120, 6), method=method, models=[normalized])
+    state, _ = assert_engines_agree(config, noise(120, 6), method=method, models=[normalized], branches=True)
     assert state["learners.0.other_buffers.int64"].tolist() == [[6, 6]] * 4  # two steps in each of three rounds
 
 
@@ -540,19 +560,19 @@ def test_batch_norm_with_private_and_shared_statistics(buffers: str, device: str
 def test_batch_norm_with_partial_batches_and_unequal_sizes(own: Mapping[str, Any], case: str, device: str) -> None:
     """29 samples each; a learner with fewer steps than others keeps its statistics while they continue."""
     config = settings(case, device, optimizer="sgd", lr=0.1, **own)
-    assert_engines_agree(config, noise(116, 6), models=[normalized])
+    assert_engines_agree(config, noise(116, 6), models=[normalized], branches=True)
 
 
 def test_resnet9(device: str) -> None:
     config = settings("fedavg", device, model="resnet9", learners=2, batch_size=4, optimizer="sgd", lr=0.05)
-    assert_engines_agree(config, noise(12, 16), count=1)
+    assert_engines_agree(config, noise(12, 16), count=1, branches=True)
 
 
 # The same bits, repeated or resumed
 
 
-def bits(config: Config, data: Dataset) -> Arrays:
-    with torch_configured_for(config), stage("stack", config, data) as rounds:
+def bits(config: Config, data: Dataset, engine: str = "stack") -> Arrays:
+    with torch_configured_for(config), stage(engine, config, data) as rounds:
         return run_rounds(rounds)[0]
 
 
@@ -561,13 +581,15 @@ def assert_same_bits(one: Arrays, other: Arrays) -> None:
     assert [key for key in one if one[key].tobytes() != other[key].tobytes()] == []
 
 
-@each_case
+@pytest.mark.parametrize(
+    ("case", "engine"), [*((case, "stack") for case in CASES), ("consilience", "branches"), ("two-stage", "branches")]
+)
 @pytest.mark.filterwarnings("ignore:.*deterministic")
-def test_same_seed_gives_the_same_bits(case: str, device: str, data: Dataset) -> None:
+def test_same_seed_gives_the_same_bits(case: str, engine: str, device: str, data: Dataset) -> None:
     config = settings(case, device, precision="float32", deterministic=device == "cuda", **PARTIAL_PARTICIPATION)
-    once = bits(config, data)
-    assert_same_bits(once, bits(config, data))
-    other = bits(config.replace(seed=7), data)["learners.0.parameters"]
+    once = bits(config, data, engine)
+    assert_same_bits(once, bits(config, data, engine))
+    other = bits(config.replace(seed=7), data, engine)["learners.0.parameters"]
     assert not (other == once["learners.0.parameters"]).all(axis=1).any()
 
 
@@ -767,7 +789,8 @@ CUSTOM_METHODS = {
 @pytest.mark.parametrize("name", list(CUSTOM_METHODS))
 @pytest.mark.parametrize("chance", [{}, PARTIAL_PARTICIPATION], ids=["even", "unequal, come and go"])
 def test_loop_equals_stack_for_custom_methods(name: str, chance: Mapping[str, Any], device: str, data: Dataset) -> None:
-    assert_engines_agree(settings("independent", device, **chance), data, method=CUSTOM_METHODS[name])
+    config = settings("independent", device, **chance)
+    assert_engines_agree(config, data, method=CUSTOM_METHODS[name], branches=True)
 
 
 def test_rows_with_their_own_settings_equal_separate_runs(device: str, data: Dataset) -> None:
@@ -776,7 +799,7 @@ def test_rows_with_their_own_settings_equal_separate_runs(device: str, data: Dat
     varied = {"optimizer": {"lr": rates}, "prototypes": {"weight": weights}}
     config = settings("self-distillation", device)
     alone = own(Prototypes(weight=1.0, scope="oneself"))
-    state, _ = assert_engines_agree(config, data, method=alone, varied=varied)
+    state, _ = assert_engines_agree(config, data, method=alone, varied=varied, branches=True)
     for row, (rate, weight) in enumerate(zip(rates.tolist(), weights.tolist(), strict=True)):
         same = config.replace(lr=rate)
         with stage("stack", same, data, own(Prototypes(weight=weight, scope="oneself"))) as rounds:
@@ -789,13 +812,14 @@ def test_rows_with_their_own_settings_equal_separate_runs(device: str, data: Dat
 
 @pytest.mark.parametrize("case", ["consilience", "representations 2 up 3 down"])
 @pytest.mark.parametrize("chance", [{"learners": 5}, PARTIAL_PARTICIPATION], ids=["even", "unequal, come and go"])
+@pytest.mark.parametrize("engine", ["stack", "branches"])
 def test_training_in_groups_equals_training_all_at_once(
-    case: str, chance: Mapping[str, Any], device: str, data: Dataset
+    engine: str, case: str, chance: Mapping[str, Any], device: str, data: Dataset
 ) -> None:
     config = settings(case, device, **chance)
-    with stage("stack", config, data) as rounds:
+    with stage(engine, config, data) as rounds:
         whole = run_rounds(rounds)
-    with stage("stack", config, data) as rounds:
+    with stage(engine, config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
         rounds.engine.memory.rows[0] = 2
         assert_close(whole, run_rounds(rounds))
@@ -818,15 +842,16 @@ def test_evaluation_pass_in_parts_gives_the_same_results(
         assert_close(whole, run_rounds(rounds))
 
 
+@pytest.mark.parametrize("engine", ["stack", "branches"])
 def test_smallest_memory_budget_trains_one_learner_at_a_time(
-    device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+    engine: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One learner at a time; its state is copied from main memory if the device has its own."""
     config = settings("consilience", device, **PARTIAL_PARTICIPATION)
-    with stage("stack", config, data) as rounds:
+    with stage(engine, config, data) as rounds:
         whole = run_rounds(rounds)
     monkeypatch.setattr(room_module, "free_bytes", lambda device: 1)
-    with stage("stack", config, data) as rounds:
+    with stage(engine, config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
         assert rounds.engine.memory.rows == [1] and rounds.engine.memory.home.type == "cpu"
         assert_close(whole, run_rounds(rounds))
@@ -845,18 +870,21 @@ def fit_at_most(rows: int, monkeypatch: pytest.MonkeyPatch, work: str = "train")
     monkeypatch.setattr(StackedTrainer, work, limited)
 
 
-@pytest.mark.parametrize("work", ["enter", "train", "represent", "contribute", "summarize"])
+@pytest.mark.parametrize(
+    ("engine", "work"),
+    [*(("stack", work) for work in ("enter", "train", "represent", "contribute", "summarize")), ("branches", "train")],
+)
 def test_out_of_memory_continues_with_fewer_learners_at_a_time(
-    work: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+    engine: str, work: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it happens, no learner trains twice."""
     warned: list[str] = []
     monkeypatch.setattr(room_module.log, "warning", lambda text, *given: warned.append(text % given))
     config = settings("fedavg-1bit", device, learners=5)
-    with stage("stack", config, data) as rounds:
+    with stage(engine, config, data) as rounds:
         whole = run_rounds(rounds)
     fit_at_most(2, monkeypatch, work)
-    with stage("stack", config, data) as rounds:
+    with stage(engine, config, data) as rounds:
         assert_close(whole, run_rounds(rounds))
         assert isinstance(rounds.engine, StackEngine) and rounds.engine.memory.rows == [2]
     assert warned == [f"out of memory on {device}: continuing with {n} learners at a time" for n in (3, 2)]
@@ -880,7 +908,7 @@ def failure(engine: str, config: Config, data: Dataset, **more: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("engine", ["loop", "stack"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("batch, what", [(16, "loss term 'cross_entropy'"), (64, "a parameter")])
 def test_non_finite_training_names_learner_and_seed(
     engine: str, batch: int, what: str, device: str, data: Dataset
@@ -917,7 +945,7 @@ def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("forty_for_one")
-@pytest.mark.parametrize("engine", ["loop", "stack"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_non_finite_upload_names_learner_and_exchange(engine: str, device: str, data: Dataset) -> None:
     said = failure(engine, settings("independent", device), data, method=own(Prototypes(), Dividing()))
     assert said.startswith("own: learner 2 (seed 0), round 1: the upload to exchange 'dividing' is NaN or infinite")

@@ -10,6 +10,7 @@ import pytest
 
 from consilience.methods import METHODS, build_method
 from consilience.methods.task_kinds import kinds_of
+from consilience.simulation.engines import choose
 from consilience.simulation.result import Result
 from consilience.simulation.simulate import simulate
 
@@ -66,6 +67,14 @@ def test_loop_equals_stack_with_absences_skewed_data_and_held_out_samples(data: 
     loop, stack = (run(data, method, engine, **more) for engine in ("loop", "stack"))
     assert_same(loop, stack, 1e-9)
     assert np.isfinite(loop.history.last("accuracy_validation")).any()
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_loop_equals_branches(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "_BRANCHING", ("cpu", "cuda"))
+    loop, branches = (run(data, "consilience", engine, **ABSENT) for engine in ("loop", "branches"))
+    assert branches.engine == "branches"
+    assert_same(loop, branches, 1e-9)
 
 
 @pytest.mark.parametrize("data", DATA)

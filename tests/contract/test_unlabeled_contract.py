@@ -14,6 +14,7 @@ from torch import nn
 from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
 from consilience.models import SplitModel
+from consilience.simulation.engines import choose
 from consilience.simulation.engines.loop import worker_pool
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
@@ -85,14 +86,14 @@ def close(one: np.ndarray, other: np.ndarray, what: str, rtol: float = 1e-9) -> 
     np.testing.assert_allclose(other, one, rtol=0, atol=slack, err_msg=what)
 
 
-def assert_engines_agree(config: Config, data: Dataset, folder: Path, **more: Any) -> Result:
+def assert_engines_agree(config: Config, data: Dataset, folder: Path, other: str = "stack", **more: Any) -> Result:
     """In float64 over the run: every array of the state, every metric of every round."""
     results = []
-    for engine in ("loop", "stack"):
+    for engine in ("loop", other):
         exactly = config.replace(engine=engine, precision="float64")
         results.append(simulate(exactly, data=data, out=folder / engine, **more))
-    assert [r.engine for r in results] == ["loop", "stack"]
-    loop, stack = kept(folder / "loop"), kept(folder / "stack")
+    assert [r.engine for r in results] == ["loop", other]
+    loop, stack = kept(folder / "loop"), kept(folder / other)
     assert set(loop) == set(stack)
     for key, value in loop.items():
         close(value, stack[key], key)
@@ -125,6 +126,12 @@ def test_loop_equals_stack(case: str, data: Dataset, tmp_path: Path) -> None:
 @each_case
 def test_loop_equals_stack_with_unequal_and_partly_absent_learners(case: str, data: Dataset, tmp_path: Path) -> None:
     assert_engines_agree(settings(case, **PARTIAL_PARTICIPATION), data, tmp_path)
+
+
+@each_case
+def test_loop_equals_branches(case: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "_BRANCHING", ("cpu", "cuda"))
+    assert_engines_agree(settings(case, **PARTIAL_PARTICIPATION), data, tmp_path, "branches")
 
 
 @each_kind

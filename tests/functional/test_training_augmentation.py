@@ -149,7 +149,11 @@ def test_a_transform_of_ones_own_gives_the_same_numbers_in_any_process(own: str)
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("noisy", {"engine": "stack"}, "which stacked learners cannot call together; run it with --engine loop"),
+        (
+            "noisy",
+            {"engine": "stack"},
+            "cannot call; crop and flip run on every engine; run it with --engine loop",
+        ),
         ("smaller", {}, r"returned a tensor of shape \(1, 7, 8\) for a sample of the shape \(1, 8, 8\)"),
         ("broken", {}, "broken failed .line 9.: KeyError"),
         ("missing", {}, "unknown transform 'missing'"),

@@ -15,6 +15,7 @@ from consilience.errors import ConfigurationError
 from consilience.methods import build_method
 from consilience.models import SplitModel, build_model, model_size
 from consilience.models.cut import cut_shape
+from consilience.simulation.engines import choose
 from consilience.simulation.engines.choose import choose_engine
 from consilience.simulation.setup.setup import build_setup
 
@@ -139,16 +140,21 @@ def test_many_small_lstms_use_the_loop(name: str) -> None:
     data = Dataset.from_text("many", texts, length=8, step=20)
     config = make_config({"learners": 16, "partition": "owners", "model": name, "width": 4})
     setup = build_setup(config, build_method("independent"), data, [name])
-    assert choose_engine(config, setup) == (name == "mlp")
+    assert choose_engine(config, setup) == ("stack" if name == "mlp" else "loop")
 
 
+@pytest.mark.parametrize(("branches", "engine"), [(False, "loop"), (True, "branches")])
 @pytest.mark.parametrize("name", ["mlp", *NAMES])
-def test_lstms_on_a_gpu_use_the_loop_and_log_it(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_lstms_on_a_gpu_are_not_stacked_and_the_log_says_so(
+    name: str, branches: bool, engine: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "_AUTO_BRANCHES", branches)
     config = make_config({"learners": 2, "partition": "owners", "model": name, "width": 4})
     setup = build_setup(config, build_method("independent"), rhymes(), [name])
     # The choice depends on the requested device, not on an available one.
-    assert choose_engine(config.replace(device="cuda"), setup) == (name == "mlp")
-    assert ("using the loop engine on cuda" in caplog.text and "LSTM in" in caplog.text) == (name != "mlp")
+    with caplog.at_level("INFO", "consilience"):
+        assert choose_engine(config.replace(device="cuda"), setup) == ("stack" if name == "mlp" else engine)
+    assert (f"using the {engine} engine" in caplog.text and "LSTM in" in caplog.text) == (name != "mlp")
 
 
 @pytest.mark.parametrize("name", NAMES)

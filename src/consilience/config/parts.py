@@ -316,8 +316,10 @@ class ExecutionConfig(ConfigPart):
 
     heading = "Execution"
 
-    engine: Literal["auto", "loop", "stack"] = Field(
-        "auto", description="how learners are run: loop, one after the other; stack, all in one step; or auto"
+    engine: Literal["auto", "loop", "stack", "branches"] = Field(
+        "auto",
+        description="how learners are run: loop, one after the other; stack, all in one step; branches, each in its "
+        "own step, many side by side on an NVIDIA GPU (new, and tested on a CPU only); or auto, which is loop or stack",
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:NUMBER, or mps (Apple; loop engine)")
     workers: int | None = Field(

@@ -71,7 +71,7 @@ class Settings(TypedDict, total=False):
     ensemble: Literal["auto", "on", "off"]
     metrics: str | Sequence[str]
     watch: str | None
-    engine: Literal["auto", "loop", "stack"]
+    engine: Literal["auto", "loop", "stack", "branches"]
     device: str
     workers: int | None
     cluster: str | None

@@ -21,6 +21,6 @@ def running(
     that the learners of all of them decide which engine is faster.
     """
     with torch_configured_for(config):
-        stacked = choose_engine(config, setup, together=together)
-    with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
+        name = choose_engine(config, setup, together=together)
+    with torch_configured_for(config), open_engine(config, setup, name) as engine:
         yield Run(config, setup, engine, None, on_round, {}, keep_models)

@@ -153,6 +153,7 @@ class Run:
         if self.folder is not None:
             peaks = {"peak_memory_mb": self.peak, "peak_device_mb": self._device_peak() or 0.0}
             spent = {"seconds": self.history.seconds, **peaks, "fingerprints": self.fingerprints}
+            spent["engine"] = self.engine.name  # a resumed run goes on with it, whatever is faster then
             best = None if self.best is None else self.best.vectors
             save_checkpoint(self.folder, run_checkpoint(self.rounds), spent, best)
 

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, get_args
 
 import numpy as np
+import torch
 
 from consilience.config.config import Config
 from consilience.config.settings import Settings
@@ -20,7 +21,13 @@ from consilience.errors import ConfigurationError
 from consilience.kinds import kind_of
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.simulation.engines.choose import check_device, choose_engine, open_engine, torch_configured_for
+from consilience.simulation.engines.base import EngineName
+from consilience.simulation.engines.choose import (
+    check_device,
+    choose_engine,
+    open_engine,
+    torch_configured_for,
+)
 from consilience.simulation.records.fingerprint import frozen_fingerprint, run_fingerprints
 from consilience.simulation.records.provenance import describe_split, provenance
 from consilience.simulation.records.run_folder import RunFolder, refuse_used_folder
@@ -92,16 +99,25 @@ def simulate(
     if folder is None:
         _log_data(config, dataset, setup)
     with torch_configured_for(config):
-        stacked = choose_engine(config, setup)
+        name = choose_engine(config, setup, before=_engine_before(folder, config))
     place = folder.path if folder is not None else Path(out) if out is not None else None
     with lock_folder(place) if place is not None else nullcontext():
         if out is not None:  # nothing is refused from here on
             folder = RunFolder.create(Path(out), config)
             folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
-        with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
+        with torch_configured_for(config), open_engine(config, setup, name) as engine:
             # All data is read for them.
             fingerprints = run_fingerprints(dataset, chosen, config) | frozen_fingerprint(setup) if folder else {}
             return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
+
+
+def _engine_before(folder: RunFolder | None, config: Config) -> EngineName | None:
+    """The engine of a run that is resumed, where it may have been chosen by measuring; else None."""
+    if folder is None or config.execution.engine != "auto" or torch.device(config.execution.device).type != "cuda":
+        return None
+    saved = folder.newest()
+    before = None if saved is None else saved[1].get("engine")
+    return before if before in get_args(EngineName) else None
 
 
 def check_run(config: Config, data: Dataset | None = None, model: Model | Sequence[Model] | None = None) -> None:

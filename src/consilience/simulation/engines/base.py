@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -14,6 +14,7 @@ from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.cohort import CohortPlan, Settings
 from consilience.simulation.engines.jobs import Job, JobResult, Work
 
+EngineName = Literal["loop", "stack", "branches"]
 Fields = Collection[str]
 """Names of fields of `LearnerState`."""
 

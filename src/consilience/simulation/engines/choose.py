@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,16 +16,26 @@ from consilience.config.config import Config
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.learner.device import has_float64
 from consilience.learner.learner import Learner
-from consilience.simulation.engines.base import Engine
+from consilience.simulation.engines.base import Engine, EngineName
+from consilience.simulation.engines.branches.engine import TOGETHER
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.engines.loop.engine import LoopEngine, default_workers
 from consilience.simulation.engines.loop.worker_pool import is_running
+from consilience.simulation.engines.measured_choice import choose_measured, measurement_key
 from consilience.simulation.engines.stack.engine import StackEngine
-from consilience.simulation.engines.stack.stackable import refuse_unstackable
+from consilience.simulation.engines.stack.stackable import (
+    CannotStackError,
+    refuse_unrecordable,
+    why_not_stacked,
+)
+from consilience.simulation.engines.step_times import step_seconds
 from consilience.simulation.setup.setup import Setup
 
 log = logging.getLogger("consilience")
 
+_BRANCHING = ("cuda",)  # kinds of devices that users may ask for branches on
+_AUTO_BRANCHES = False  # in auto: not before their tests (pytest -k cuda) have passed on a GPU
+_MIN_STEPS = 300  # of a learner in a run: measuring engines takes as long as some dozens
 _MIN_LEARNERS = 16  # of a federation, and
 _MAX_PARAMETERS = 100_000  # of a learner, for which the stack is faster on a CPU: measured in docs/architecture.md
 _MIN_SECONDS_TO_START = 5.0  # of estimated work, for which worker processes are started
@@ -69,53 +80,105 @@ def torch_configured_for(config: Config) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def open_engine(config: Config, setup: Setup, stacked: bool) -> AbstractContextManager[Engine]:
+def open_engine(config: Config, setup: Setup, name: EngineName) -> AbstractContextManager[Engine]:
     """The engine that was chosen, here or on a cluster."""
     if config.execution.cluster is not None:
         from consilience.simulation.engines.ray.open import open_ray_engine
 
-        return open_ray_engine(config, setup, stacked)
-    if stacked:
-        engine = StackEngine(list(setup.cohorts.plans), setup.data.train, setup.data.local_test_sets)
-        log.info("%s", engine.memory.describe())
-        return engine
-    return LoopEngine(list(setup.cohorts.plans), setup.data.train, _workers(config, setup), setup.data.local_test_sets)
+        return open_ray_engine(config, setup, name)
+    if name == "loop":
+        data, own = setup.data.train, setup.data.local_test_sets
+        return LoopEngine(list(setup.cohorts.plans), data, _workers(config, setup), own)
+    engine = _stack_or_branches(name, setup)
+    log.info("%s", engine.memory.describe())
+    return engine
 
 
-def choose_engine(config: Config, setup: Setup, *, together: bool = False) -> bool:
-    """Whether to stack the learners: as asked for, refusing what cannot be stacked, or what is faster.
+def choose_engine(
+    config: Config, setup: Setup, *, together: bool = False, before: EngineName | None = None
+) -> EngineName:
+    """The engine: the one asked for, refusing what it cannot do, or the fastest.
 
-    By default: on a GPU where learners can be stacked, on a CPU for many small learners, where overhead dominates.
-    together: whether federations are never run apart, so that the learners of all of them count.
+    By default: on a GPU the stack (or the branches, where `_AUTO_BRANCHES` lets them and they are measured to be
+    faster); on a CPU the stack for many small learners, where overhead dominates, else the loop. together: whether
+    federations are never run apart, so that the learners of all of them count. before: the engine of a run that is
+    resumed.
     """
-    if not has_float64(torch.device(config.execution.device)):
+    device, asked = torch.device(config.execution.device), config.execution.engine
+    if asked == "branches" and device.type not in _BRANCHING:
+        raise ConfigurationError(
+            f"engine is 'branches', which records learners' steps on an NVIDIA GPU, and device is "
+            f"{config.execution.device!r}; use device cuda, or engine loop or stack"
+        )
+    if not has_float64(device):
         _refuse_without_float64(config)
-        return False
+        return "loop"
     if setup.data.train.stream is not None:
         _refuse_streamed(config, setup.data.train.name)
-        return False
-    if config.execution.engine == "loop":
-        return False
+        return "loop"
+    if asked == "loop":
+        return "loop"
+    if asked == "auto" and before is not None:
+        return before
     learners = [Learner(plan.spec) for plan in setup.cohorts.plans]
-    gpu = torch.device(config.execution.device).type == "cuda"
+    if asked == "branches":
+        for learner in learners:
+            refuse_unrecordable(learner)
+        return "branches"
+    gpu = device.type == "cuda"
     pairs = zip(setup.cohorts.plans, learners, strict=True)
     small = all(_many_and_small(plan, learner, together) for plan, learner in pairs)
-    if config.execution.engine == "auto" and not gpu and not small:
-        return False
-    try:
-        for learner in learners:
-            refuse_unstackable(learner)
-    except ConfigurationError as error:
-        if config.execution.engine == "stack":
-            raise
-        if gpu:
-            log.warning(
-                "using the loop engine on %s, which is far slower than the stack engine: %s",
-                config.execution.device,
-                error,
-            )
-        return False
-    return True
+    if asked == "auto" and not gpu and not small:
+        return "loop"
+    refused = [error for learner in learners if (error := why_not_stacked(learner)) is not None]
+    if refused and asked == "stack":
+        raise refused[0]
+    if refused:
+        return _instead_of_stack(config, refused) if gpu else "loop"
+    return _measured(config, setup, learners) if asked == "auto" and gpu and _AUTO_BRANCHES else "stack"
+
+
+def _instead_of_stack(config: Config, refused: Sequence[CannotStackError]) -> EngineName:
+    """The engine on a GPU for learners that cannot be stacked."""
+    if unrecordable := [error.reason for error in refused if not error.recordable]:
+        log.warning(
+            "using the loop engine on %s, which is far slower than the stack and the branches: %s",
+            config.execution.device,
+            unrecordable[0],
+        )
+        return "loop"
+    if not _AUTO_BRANCHES:
+        log.warning(
+            "using the loop engine on %s: %s; engine = 'branches' would train many learners side by side, and is new: "
+            "it has been tested on a CPU only",
+            config.execution.device,
+            refused[0].reason,
+        )
+        return "loop"
+    log.info("using the branches engine: %s", refused[0].reason)
+    return "branches"
+
+
+def _measured(config: Config, setup: Setup, learners: Sequence[Learner]) -> EngineName:
+    """The faster engine on a GPU; the stack where measuring does not pay, or would change bits from run to run."""
+    plans = setup.cohorts.plans
+    steps = config.training.rounds * max(
+        int((-(-p.members.sizes // p.work.batch_size)).max()) * p.work.epochs for p in plans
+    )
+    if config.execution.deterministic or steps < _MIN_STEPS or not torch.cuda.is_available():
+        return "stack"
+
+    def measure() -> dict[str, float]:
+        names = "stack", "branches"
+        return {name: step_seconds(partial(_stack_or_branches, name, setup), setup) for name in names}
+
+    device = torch.cuda.get_device_name(torch.device(config.execution.device))
+    return "branches" if choose_measured(measurement_key(plans, learners, device), measure) == "branches" else "stack"
+
+
+def _stack_or_branches(name: str, setup: Setup) -> StackEngine:
+    """An engine that holds all states on the device."""
+    return TOGETHER[name](list(setup.cohorts.plans), setup.data.train, setup.data.local_test_sets)
 
 
 def _refuse_streamed(config: Config, data: str) -> None:
@@ -126,10 +189,10 @@ def _refuse_streamed(config: Config, data: str) -> None:
             f"cluster is {execution.cluster!r}, and data set {data!r} is streamed, which one process reads; leave "
             f"cluster out, or make the data set with Dataset.from_torch, which is sent to all machines"
         )
-    if execution.engine == "stack":
+    if execution.engine in ("stack", "branches"):
         raise ConfigurationError(
-            f"data set {data!r} is streamed, and stacked learners need their samples in memory; leave out engine = "
-            f"'stack', or make the data set with Dataset.from_torch"
+            f"data set {data!r} is streamed, and learners that train together need their samples in memory; leave out "
+            f"engine = {execution.engine!r}, or make the data set with Dataset.from_torch"
         )
     if execution.workers:
         raise ConfigurationError(

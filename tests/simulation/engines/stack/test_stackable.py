@@ -22,12 +22,13 @@ from consilience.learner.spec import LearnerSpec
 from consilience.method import Method, Role
 from consilience.models import MODELS, SplitModel, build_model
 from consilience.optimizers import SGD
-from consilience.simulation.engines.stack.stackable import explain_unstackable, refuse_unstackable
+from consilience.simulation.engines.stack.stackable import CannotStackError, explain_unstackable, refuse_unstackable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL: dict[str, Any] = {"learners": 2, "rounds": 1, "workers": 0}
 USE_LOOP = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
+OR_BRANCHES = ", or on a GPU with --engine branches"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,9 @@ def refusal_message(made: Callable[[], nn.Module]) -> str:
     with pytest.raises(ConfigurationError) as caught:
         refuse_unstackable(learner(made))
     said = str(caught.value)
-    assert said.startswith("model 'trial'") and said.endswith(USE_LOOP)
+    assert isinstance(caught.value, CannotStackError)
+    assert said == f"{caught.value.reason}{USE_LOOP}{OR_BRANCHES if caught.value.recordable else ''}"
+    assert said.startswith("model 'trial'")
     return said
 
 
@@ -115,7 +118,7 @@ def test_stacking_trial_leaves_state_and_random_numbers_unchanged() -> None:
 def test_dropout_is_refused_with_the_name_of_its_layer(dropout: Callable[[float], nn.Module]) -> None:
     assert refusal_message(layers(nn.Tanh, lambda: dropout(0.5))) == (
         "model 'trial' draws random numbers as it trains (dropout in 'features.3'), which stacked learners cannot "
-        "do separately" + USE_LOOP
+        "do separately" + USE_LOOP + OR_BRANCHES
     )
 
 
@@ -151,6 +154,17 @@ RECURRENT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "gru": (lambda: nn.GRU(8, 16, batch_first=True), "(GRU in 'features.own.0')"),
     "rnn": (lambda: nn.RNN(8, 16, batch_first=True), "(RNN in 'features.own.0')"),
 }
+
+
+def test_what_reads_values_is_not_for_branches_either() -> None:
+    """A CUDA graph cannot wait for a value; what only lacks a rule for several learners, it can record."""
+    found = {}
+    for name, (made, _) in REFUSED.items():
+        with pytest.raises(CannotStackError) as caught:
+            refuse_unstackable(learner(made))
+        found[name] = caught.value.recordable
+    assert found["dropout in a function"] and found["noise"]
+    assert not any(found[name] for name in (".item()", "if", ".tolist()", "a mask"))
 
 
 @pytest.mark.parametrize("name", list(RECURRENT))

@@ -14,8 +14,8 @@ def cache(members: int, most: int) -> TrainerCache:
     """Of a cohort of so many learners, of which `most` are trained at once."""
     cohort: Any = SimpleNamespace(plan=SimpleNamespace(members=range(members)))
     memory: Any = SimpleNamespace(rows=[most])
-    data: Any = None
-    return TrainerCache([], [cohort], data, memory)
+    make: Any = None
+    return TrainerCache([cohort], memory, make)
 
 
 def test_groups_of_nearly_one_size_use_one_trainer() -> None:

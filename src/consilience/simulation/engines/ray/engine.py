@@ -27,7 +27,7 @@ from consilience.learner.learner import Learner
 from consilience.learner.state import LearnerState, stacked_shapes
 from consilience.simulation.cluster.connect import own_code_by_value
 from consilience.simulation.engines.answers import AnswerStore
-from consilience.simulation.engines.base import Fields
+from consilience.simulation.engines.base import EngineName, Fields
 from consilience.simulation.engines.cohort import CohortPlan, Settings
 from consilience.simulation.engines.job_parts import Uploads, merge_results, merge_uploads, take_entries
 from consilience.simulation.engines.jobs import Inspect, Job, JobResult, Work
@@ -49,8 +49,13 @@ class ShardOptions:
 
     shards: int
     resources: Mapping[str, float]
-    stacked: bool = False
+    engine: EngineName = "loop"
     deterministic: bool = False
+
+    @property
+    def together(self) -> bool:
+        """Whether the learners of a shard train together, so that a job is better not split."""
+        return self.engine != "loop"
 
 
 class RayEngine:
@@ -61,12 +66,13 @@ class RayEngine:
     def __init__(
         self, ray: Any, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None, options: ShardOptions
     ) -> None:
-        self.plans, self.name = plans, "stack" if options.stacked else "loop"
+        self.plans = plans
+        self.name: str = options.engine
         self.learners = [Learner(plan.spec) for plan in plans]
         self.answers = AnswerStore([list(each.channels) for each in self.learners], [len(p.members) for p in plans])
         device, dtype = torch.device(plans[0].spec.device), plans[0].spec.dtype
         self.example = torch.empty(0, dtype=data_dtype(data.inputs, dtype), device=state_device(device))
-        self.deal = Deal(plans, options.shards, in_blocks=options.stacked)
+        self.deal = Deal(plans, options.shards, in_blocks=options.together)
         self._ray, self._options = ray, options
         self._job_rows = [rows_per_job(plan, learner) for plan, learner in zip(plans, self.learners, strict=True)]
         self._sent = SentAnswers(ray, self.answers)
@@ -79,7 +85,7 @@ class RayEngine:
         except BaseException:
             self._end()
             raise
-        if not options.stacked:
+        if not options.together:
             torch.set_num_threads(1)  # as in every shard, so that bits do not depend on it
 
     def _start(self, data: Dataset, own: LocalTestSets | None) -> None:
@@ -90,7 +96,7 @@ class RayEngine:
             _refuse_other_version(shard)
         with own_code_by_value(self._ray):
             shared = self._ray.put(data), self._ray.put(own)
-            how = self._options.stacked, self._options.deterministic
+            how = self._options.engine, self._options.deterministic
             for number, shard in enumerate(self.shards):
                 shard.call("set_up", self._ray.put(self.deal.plans_of(number)), *shared, *how)
         for shard in self.shards:
@@ -103,7 +109,7 @@ class RayEngine:
         """Rows split into jobs, as the loop splits them; of stacks, where the next row is in another shard."""
         if not rows.size:
             return []
-        if self._options.stacked:
+        if self._options.together:
             owner = self.deal.owner[cohort][rows]
             return np.split(rows, np.flatnonzero(np.diff(owner)) + 1)
         size = {Work: self._job_rows[cohort], Inspect: 1}.get(kind, _MAX_ROWS)

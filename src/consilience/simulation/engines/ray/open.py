@@ -10,18 +10,19 @@ from typing import Any
 from consilience.config.config import Config
 from consilience.errors import ClusterError
 from consilience.simulation.cluster.connect import connected, describe_resources, resources
+from consilience.simulation.engines.base import EngineName
 from consilience.simulation.engines.ray.engine import RayEngine, ShardOptions
 from consilience.simulation.setup.setup import Setup
 
 
 @contextmanager
-def open_ray_engine(config: Config, setup: Setup, stacked: bool) -> Iterator[RayEngine]:
+def open_ray_engine(config: Config, setup: Setup, name: EngineName) -> Iterator[RayEngine]:
     """The engine, connected to the cluster that the configuration names."""
     plans = list(setup.cohorts.plans)
     with connected(str(config.execution.cluster)) as ray:
         learners = sum(len(plan.members) for plan in plans)
         shards, taken = _share(ray, config, learners)
-        options = ShardOptions(shards, taken, stacked, config.execution.deterministic)
+        options = ShardOptions(shards, taken, name, config.execution.deterministic)
         with RayEngine(ray, plans, setup.data.train, setup.data.local_test_sets, options) as engine:
             yield engine
 

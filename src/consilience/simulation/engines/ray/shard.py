@@ -18,6 +18,8 @@ from consilience.data import Dataset
 from consilience.data.local_test_sets import LocalTestSets
 from consilience.learner.state import LearnerState, Path
 from consilience.simulation.cluster.node import LogLine, keep_log, node_name
+from consilience.simulation.engines.base import EngineName
+from consilience.simulation.engines.branches.engine import TOGETHER
 from consilience.simulation.engines.cohort import CohortPlan, Settings
 from consilience.simulation.engines.job_parts import merge_results, merge_uploads, take_entries
 from consilience.simulation.engines.jobs import Job, JobResult, Work
@@ -42,14 +44,14 @@ class Shard:
         return {"node": node_name(), "consilience": consilience.__version__, "torch": torch.__version__}
 
     def set_up(
-        self, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None, stacked: bool, deterministic: bool
+        self, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None, name: EngineName, deterministic: bool
     ) -> None:
         """Open the engine."""
         if deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the data are read-only: nobody writes them
-            self.engine = StackEngine(plans, data, own) if stacked else LoopEngine(plans, data, 0, own)
+            self.engine = LoopEngine(plans, data, 0, own) if name == "loop" else TOGETHER[name](plans, data, own)
 
     def read(self, cohort: int, rows: np.ndarray | None, fields: Sequence[str] | None) -> Arrays:
         """Copies of the states of some rows, or of all; fields: only these."""

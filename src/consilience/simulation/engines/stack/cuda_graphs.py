@@ -21,9 +21,15 @@ def _side_stream_of(device: torch.device) -> torch.cuda.Stream:
 
 
 class Graphs:
-    """Recorded work by key. The work must read from and write into tensors with fixed addresses."""
+    """Recorded work by key. The work must read from and write into tensors with fixed addresses.
 
-    def __init__(self, device: torch.device) -> None:
+    prepare: called with each new graph before work is recorded in it; raises a RuntimeError where it cannot be.
+    """
+
+    def __init__(
+        self, device: torch.device, prepare: Callable[[torch.cuda.CUDAGraph], None] = lambda graph: None
+    ) -> None:
+        self._prepare = prepare
         self.enabled = device.type == "cuda"
         self._not_recordable: set[Hashable] = set()
         self._runs: dict[Hashable, int] = {}
@@ -61,8 +67,11 @@ class Graphs:
         Work that cannot be captured (a model that copies from main memory) is done directly from then on, and logged.
         """
         graph, failed = torch.cuda.CUDAGraph(), None
+        here = torch.cuda.current_stream()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            self._prepare(graph)
+            # Where recording fails, torch.cuda.graph leaves its own stream behind as the current one.
+            with torch.cuda.stream(here), torch.cuda.graph(graph, pool=self._pool):
                 try:
                     work()
                 except torch.OutOfMemoryError as error:  # raised below, when the recording has ended in order

@@ -7,6 +7,7 @@ do not fit; a group that does not fit either is halved, and the work continues.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -39,10 +40,13 @@ from consilience.simulation.engines.jobs import (
 )
 from consilience.simulation.engines.shared_data import data_arrays, on_device
 from consilience.simulation.engines.stack.memory_budget import MemoryBudget, free_unused
+from consilience.simulation.engines.stack.private_trainer import PrivateStackedStep, PrivateTrainer
+from consilience.simulation.engines.stack.rows import ForAll, vmapped
 from consilience.simulation.engines.stack.stackable import explain_unstackable
 from consilience.simulation.engines.stack.stacked_answers import stack_answers
 from consilience.simulation.engines.stack.stacked_passes import choose_stacked, receive_stacked, score_sums_stacked
-from consilience.simulation.engines.stack.stacked_trainer import Uploads
+from consilience.simulation.engines.stack.stacked_step import StackedStep
+from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer, Uploads
 from consilience.simulation.engines.stack.trainer_cache import TrainerCache
 from consilience.simulation.records.timing import Clock
 from consilience.task import AnswerKind
@@ -56,19 +60,23 @@ class StackEngine(Executor):
 
     name = "stack"
     processes: tuple[int, ...] = ()
+    for_all: ForAll = staticmethod(vmapped)
+    """How work written for one learner is done for all rows, outside of trainers."""
+    _explaining: Callable[[Learner], AbstractContextManager[None]] = staticmethod(explain_unstackable)
+    _budget = MemoryBudget
 
     def __init__(self, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None = None) -> None:
         self.plans, self.device = plans, torch.device(plans[0].spec.device)
         self.learners = [Learner(plan.spec) for plan in plans]
         arrays = data_arrays(data, own)
-        self.memory = MemoryBudget(self.learners, plans, arrays)
+        self.memory = self._budget(self.learners, plans, arrays)
         self.data = on_device(arrays, self.device, plans[0].spec.dtype)
         self.cohorts = [
             Cohort(plan, _zero_state(learner, len(plan.members), self.memory.home))
             for plan, learner in zip(plans, self.learners, strict=True)
         ]
         self.answers = AnswerStore([list(each.channels) for each in self.learners], [len(p.members) for p in plans])
-        self.trainers = TrainerCache(self.learners, self.cohorts, self.data, self.memory)
+        self.trainers = TrainerCache(self.cohorts, self.memory, self._make_trainer)
         self._uploads: Uploads = {}
 
     @property
@@ -84,7 +92,7 @@ class StackEngine(Executor):
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, JobResult]]:
         """Do jobs and yield their results in order; uploads stay until the next result is asked for."""
         for job in jobs:
-            with explain_unstackable(self.learners[job.cohort]):
+            with self._explaining(self.learners[job.cohort]):
                 result = self.do(job)
             yield job, result
 
@@ -103,6 +111,18 @@ class StackEngine(Executor):
     def set_settings(self, cohort: int, settings: Settings) -> None:
         """Give every learner of a cohort its own values of these settings."""
         self.cohorts[cohort].set_settings(settings)
+
+    def _make_trainer(self, cohort: int, rows: int, even: bool) -> StackedTrainer:
+        """A trainer for so many rows of a cohort. even: whether learners have equally many samples."""
+        members, privacy = self.plans[cohort].members, self.learners[cohort].spec.privacy
+        private = privacy is not None and bool(privacy.steps)
+        kind = PrivateTrainer if private else StackedTrainer
+        passes = self.memory.pass_of(cohort, rows, int(members.sizes.max()))
+        return kind(self._make_step(cohort, rows, private), self.cohorts[cohort], self.data, rows, even, passes)
+
+    def _make_step(self, cohort: int, rows: int, private: bool) -> StackedStep:
+        """How so many rows of a cohort take steps."""
+        return (PrivateStackedStep if private else StackedStep)(self.learners[cohort])
 
     # -- local work ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +234,7 @@ class StackEngine(Executor):
             state = _rows(cohort.state, rows, self.device)
             if state.step.data_ptr() == cohort.state.step[int(rows[0]) :].data_ptr():  # the cohort's own
                 state = state.clone()  # until the work is done
-            receive_stacked(self.learners[job.cohort], state, answers)
+            receive_stacked(self.learners[job.cohort], state, answers, self.for_all)
             moved = state.to(self.memory.home)
             cohort.state.replace_rows(torch.from_numpy(rows).to(self.memory.home), moved)
 
@@ -254,7 +274,7 @@ class StackEngine(Executor):
                 rows = job.rows[entries[i : i + together]]
                 state = _rows(cohort.state, rows, self.device)
                 held = self.data.held_out(members.held_out(rows))
-                chosen = choose_stacked(self.learners[job.cohort], state, held, samples)
+                chosen = choose_stacked(self.learners[job.cohort], state, held, samples, self.for_all)
                 at = torch.from_numpy(rows).to(self.memory.home)
                 for name, value in chosen.items():
                     cohort.state.objective_state[name].index_copy_(0, at, value.to(self.memory.home))
@@ -274,7 +294,10 @@ class StackEngine(Executor):
         for i in range(0, len(state), rows):
             some = slice(i, i + rows)
             part, tests = state.rows(some), self.data.tests() if own is None else own(some)
-            found.append(score_sums_stacked(self.learners[cohort], part, tests, answer, own is not None, samples))
+            own_tests = own is not None
+            found.append(
+                score_sums_stacked(self.learners[cohort], part, tests, answer, own_tests, samples, self.for_all)
+            )
         return torch.cat(found)
 
     def __enter__(self) -> Self:

@@ -37,6 +37,8 @@ _MAX_VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 class MemoryBudget:
     """What fits: `rows` learners of each cohort at once, with the states of all learners on the device `home`."""
 
+    engine = "stack"
+
     def __init__(
         self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Mapping[str, NDArray[Any]]
     ) -> None:
@@ -53,8 +55,11 @@ class MemoryBudget:
         fits = self.state < 0.5 * budget
         self.home = self.device if fits else torch.device("cpu")
         budget = (budget - (self.state if fits else 0)) / len(plans)  # trainers of every cohort are kept ready
-        budget = min(budget, _GROUP_BYTES)
-        self.rows = [need.fit(budget, n) for need, n in zip(self.needs, self.counts, strict=True)]
+        self.rows = [self.fit(need, budget, n) for need, n in zip(self.needs, self.counts, strict=True)]
+
+    def fit(self, need: MemoryNeeds, budget: float, rows: int) -> int:
+        """How many of `rows` learners fit into this many bytes at once."""
+        return need.fit(min(budget, _GROUP_BYTES), rows)
 
     def shrink(self, cohort: int, rows: int) -> None:
         """Use fewer learners at once from now on: fewer fit than was estimated."""
@@ -81,14 +86,18 @@ class MemoryBudget:
     def describe(self) -> str:
         """What fits, in one line."""
         parts = []
-        for need, n, rows in zip(self.needs, self.counts, self.rows, strict=True):
+        for i, (need, n, rows) in enumerate(zip(self.needs, self.counts, self.rows, strict=True)):
             groups = -(-n // rows)
             cut = "at once" if groups == 1 else f"in {groups} groups of {rows}"
-            each = f"{_size(need.state)} of state each, {_size(need.step)} more for a step"
+            each = f"{size_in_words(need.state)} of state each, {self.describe_step(i)}"
             parts.append(f"{n} learners of {need.model} {cut} ({each})")
-        where = "" if self.home == self.device else f"; their {_size(self.state)} of state stay in main memory"
-        free = f"{self.device} has {_size(self.free)} free"
-        return f"stack: {free}; {_size(self.data)} of data; {'; '.join(parts)}{where}"
+        where = "" if self.home == self.device else f"; their {size_in_words(self.state)} of state stay in main memory"
+        free = f"{self.device} has {size_in_words(self.free)} free"
+        return f"{self.engine}: {free}; {size_in_words(self.data)} of data; {'; '.join(parts)}{where}"
+
+    def describe_step(self, cohort: int) -> str:
+        """What the steps of learners take."""
+        return f"{size_in_words(self.needs[cohort].step)} more for a step"
 
 
 class MemoryNeeds:
@@ -99,7 +108,8 @@ class MemoryNeeds:
         self.state = sum(tensor.nbytes for tensor in template_state(learner).tensors())
         kept, largest = _kept(learner, self.batch)
         self.sample = max(kept // self.batch, 1)
-        self.step = int(_STEP_FACTOR * kept) + _OPTIMIZER_COPIES * learner.binding.gradient.nbytes + _exchanged(learner)
+        self.exchanged = _exchanged(learner)
+        self.step = int(_STEP_FACTOR * kept) + _OPTIMIZER_COPIES * learner.binding.gradient.nbytes + self.exchanged
         self.step += _private_step(learner, self.sample)
         seen = learner.task.width + math.prod(learner.task.inputs)  # of each sample, in the pass that exchanges share
         self.passed = int(plan.members.sizes.max()) * 2 * seen * learner.dtype.itemsize if learner.channels else 0
@@ -180,7 +190,7 @@ def free_unused(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _size(count: float) -> str:
+def size_in_words(count: float) -> str:
     """A number of bytes with its unit: 812 B, 3.12 KiB, 139 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1000 or unit == "GiB":

@@ -8,21 +8,45 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from consilience.learner.learner import Batch, PrivateStep, batch_draws
+from consilience.learner.learner import Batch, PrivateStep
 from consilience.learner.noise_source import SAMPLING, STEP_NOISE, stacked_uniform
 from consilience.learner.private_training import draw_batch, private_losses
 from consilience.learner.state import LearnerState, Tensors
 from consilience.privacy.plan import StepPlan
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received, vmap_answers
+from consilience.simulation.engines.shared_data import SharedData
+from consilience.simulation.engines.stack.rows import Rows
+from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received
 from consilience.simulation.engines.stack.stacked_samples import StackedSamples
+from consilience.simulation.engines.stack.stacked_step import StackedBatch, StackedStep, add_losses
 from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
 
 
+class PrivateStackedStep(StackedStep):
+    """A private step: see `consilience.learner.private_training`."""
+
+    @torch.no_grad()
+    def take(self, rows: Rows, batch: StackedBatch, data: SharedData) -> None:
+        """Move the parameters of these rows by their noised gradients."""
+        learner = rows.learner
+
+        def losses(state: dict[str, Any], own: Tensors, held: Any, batch: Any, private: Any) -> tuple[Tensor, Tensor]:
+            row = LearnerState.from_dict(state)
+            tensors: tuple[Tensors, Tensors] = learner.binding.tensors(row)
+            inputs, targets, draws, positions = batch
+            step = Batch(inputs, targets, draws, positions, private=PrivateStep(*private))
+            with learner.bound(row, *tensors):
+                return private_losses(learner, tensors, step, own["samples"], one_received(held))
+
+        given = data.inputs[batch.chosen], data.targets[batch.chosen], batch.draws, batch.positions
+        gradient, terms = rows.each(losses, single=True)(given, batch.private)
+        self.move(rows, gradient, batch.active)
+        add_losses(rows, terms, batch.active)
+
+
 class PrivateTrainer(StackedTrainer):
-    """A stacked trainer whose steps are those of `consilience.learner.private_training`."""
+    """A stacked trainer whose steps are private."""
 
     plans: StackedStepPlans
 
@@ -37,37 +61,15 @@ class PrivateTrainer(StackedTrainer):
         super().enter(cohort, rows, round_, answers)
 
     @torch.no_grad()
-    def _step(self, width: int) -> None:
-        """One private step of every learner that has one left; batches have room for all that can be drawn."""
-        learner, state, samples, plans = self.learner, self.state, self.samples, self.plans
-        learner.modules.set_training(True)
+    def _batch(self, width: int) -> StackedBatch:
+        """This step's mini-batches, with room for all samples that can be drawn."""
+        samples, plans = self.samples, self.plans
         positions, drawn = plans.draw(samples)
         active = samples.active.index_select(0, samples.step)[0] if samples.ragged else None
-        self._move_before_batch(active)
         chosen = samples.index[samples.start[:, None] + positions]
-        drawing = batch_draws(learner).items()
-        draws = {owner: samples.draw(owner, count, plans.capacity, samples.step) for owner, count in drawing}
-        normal = samples.normal(STEP_NOISE, learner.binding.parameters.size, samples.step)
-        batch = self.data.inputs[chosen], self.data.targets[chosen], draws, positions
-        private = drawn, normal, plans.noise, plans.expected
-        answers, dims = vmap_answers(self.answers[self.answer_kinds])
-        # Layers() is for one batch of each learner: here every sample is one, and vmap takes both dimensions itself.
-        each = vmap(self._private_losses, in_dims=(0, 0, dims, 0, 0), randomness="different")
-        gradient, terms = each(state.as_dict(), samples.keys.size.to(learner.dtype), answers, batch, private)
-        self._optimizer_step(gradient, active)
-        self.losses += terms if active is None else torch.where(active[:, None], terms, torch.zeros_like(terms))
-        samples.step += 1
-
-    def _private_losses(
-        self, state: dict[str, Any], size: Tensor, held: Any, batch: tuple[Any, ...], private: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
-        """For one learner."""
-        learner, row = self.learner, LearnerState.from_dict(state)
-        tensors: tuple[Tensors, Tensors] = learner.binding.tensors(row)
-        inputs, targets, draws, positions = batch
-        step = Batch(inputs, targets, draws, positions, private=PrivateStep(*private))
-        with learner.bound(row, *tensors):
-            return private_losses(learner, tensors, step, size, one_received(held))
+        normal = samples.normal(STEP_NOISE, self.learner.binding.parameters.size, samples.step)
+        draws = self._batch_draws(plans.capacity)
+        return StackedBatch(positions, chosen, active, draws, (drawn, normal, plans.noise, plans.expected))
 
 
 class StackedStepPlans:

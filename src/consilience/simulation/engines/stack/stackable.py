@@ -28,29 +28,70 @@ from consilience.simulation.federation import Federation
 _SAMPLES = 2
 _REFUSALS = ("vmap", "Batching rule", "data pointer of Tensor")  # in messages by which torch refuses to stack
 _USE_LOOP = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
+_USE_BRANCHES = ", or on a GPU with --engine branches"
+
+
+class CannotStackError(ConfigurationError):
+    """A model that stacked learners cannot run.
+
+    recordable: whether a CUDA graph may record its step all the same, for one learner.
+    """
+
+    def __init__(self, reason: str, *, recordable: bool) -> None:
+        super().__init__(f"{reason}{_USE_LOOP}{_USE_BRANCHES if recordable else ''}")
+        self.reason, self.recordable = reason, recordable
+
+
+def why_not_stacked(learner: Learner) -> CannotStackError | None:
+    """Why two stacked learners cannot run a model; None where they can."""
+    try:
+        refuse_unstackable(learner)
+    except CannotStackError as error:
+        return error
+    return None
+
+
+def refuse_unrecordable(learner: Learner) -> None:
+    """Refuse what is known to be neither stacked nor recorded for one learner; what reads values is found later.
+
+    A function of the user's own may use anything of the program to change a sample. Dropout between recurrent layers
+    is drawn by cuDNN, from one state for all learners.
+    """
+    if learner.spec.augmentation is not None and not learner.spec.augmentation.stackable:
+        raise CannotStackError(
+            "augment is a function of one sample, which learners that train together cannot call; crop and flip run "
+            "on every engine",
+            recordable=False,
+        )
+    for name, layer in learner.model.named_modules():
+        if isinstance(layer, nn.RNNBase) and layer.dropout > 0 and layer.num_layers > 1:
+            raise CannotStackError(
+                f"model {learner.task.model!r} has dropout between recurrent layers ({type(layer).__name__} in "
+                f"{name!r}), whose random numbers learners that train together cannot have separately; use nn.Dropout "
+                f"between layers of their own",
+                recordable=False,
+            )
 
 
 def refuse_unstackable(learner: Learner) -> None:
     """Refuse a model that two stacked learners cannot run, naming the layer or operation that prevents it."""
-    model, augmentation = learner.task.model, learner.spec.augmentation
-    if augmentation is not None and not augmentation.stackable:
-        raise ConfigurationError(
-            f"augment is a function of one sample, which stacked learners cannot call together{_USE_LOOP}; crop and "
-            f"flip run on both engines"
-        )
+    refuse_unrecordable(learner)
+    model = learner.task.model
     layers = [(name, m) for name, m in learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     dropout = [name for name, layer in layers if layer.p > 0]
     if dropout:
-        raise ConfigurationError(
-            f"model {model!r} draws random numbers as it trains (dropout in {dropout[0]!r}), which stacked "
-            f"learners cannot do separately{_USE_LOOP}"
+        raise CannotStackError(
+            f"model {model!r} draws random numbers as it trains (dropout in {dropout[0]!r}), which stacked learners "
+            f"cannot do separately",
+            recordable=True,
         )
     recurrent = [(name, m) for name, m in learner.model.named_modules() if isinstance(m, nn.RNNBase)]
     if recurrent:
         name, layer = recurrent[0]
-        raise ConfigurationError(
-            f"model {model!r} reads sequences step by step ({type(layer).__name__} in {name!r}), which torch cannot "
-            f"do for many learners at once{_USE_LOOP}"
+        raise CannotStackError(
+            f"model {model!r} reads sequences step by step ({type(layer).__name__} in {name!r}), which torch cannot do "
+            f"for many learners at once",
+            recordable=True,
         )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -59,9 +100,10 @@ def refuse_unstackable(learner: Learner) -> None:
     for warning in caught:
         slow = re.search(r"batching rule for (\S+?)\.?\s", f"{warning.message} ")
         if slow:
-            raise ConfigurationError(
+            raise CannotStackError(
                 f"model {model!r}: stacked learners cannot run {slow.group(1)} together, and would run it one after "
-                f"the other at every step{_USE_LOOP}"
+                f"the other at every step",
+                recordable=True,
             )
 
 
@@ -77,16 +119,21 @@ def explain_unstackable(learner: Learner) -> Iterator[None]:
         if not any(refusal in said for refusal in _REFUSALS):
             raise
         named = re.search(r"aten::\w+", said)
-        what = "an operation that reads values (an `if`, a loop, `.item()` or `.numpy()` of a tensor)"
+        what, recordable = (
+            "an operation that reads values (an `if`, a loop, `.item()` or `.numpy()` of a tensor)",
+            False,
+        )
         if named:
+            recordable = True
             what = f"an operation, {named.group()}, that torch cannot do for many learners at once"
         elif "random" in said:
-            what = "an operation that draws random numbers"
+            what, recordable = "an operation that draws random numbers", True
         elif "dynamic shape" in said:
             what = "an operation whose result's shape depends on values"
-        raise ConfigurationError(
+        raise CannotStackError(
             f"model {learner.task.model!r}, or an exchange with it, has {what}, which stacked learners cannot run "
-            f"together (torch says: {first_sentence(error)}){_USE_LOOP}"
+            f"together (torch says: {first_sentence(error)})",
+            recordable=recordable,
         ) from error
 
 

@@ -39,6 +39,13 @@ class StackedAnswers:
         torch._foreach_copy_(mine, theirs)
         self.fresh.copy_(other.fresh)
 
+    def part(self, some: slice) -> StackedAnswers:
+        """Those of some of the learners, as views."""
+        if self.shared:
+            return StackedAnswers(self.tensors, self.count, self.fresh[some], shared=True)
+        tensors = {name: tensor[some] for name, tensor in self.tensors.items()}
+        return StackedAnswers(tensors, self.count[some], self.fresh[some], shared=False)
+
     def clone(self) -> StackedAnswers:
         """A copy."""
         tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}

@@ -1,4 +1,4 @@
-"""Receiving and testing for a whole stack of learners: the learner's own code under `vmap`."""
+"""Receiving and testing for a whole stack of learners: the learner's own code, done for all rows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from consilience.learner.learner import Learner
 from consilience.learner.passes import choose, score_sums
 from consilience.learner.state import LearnerState
-from consilience.simulation.engines.stack.batched_layers import Layers
+from consilience.simulation.engines.stack.rows import ForAll
 from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received, vmap_answers
 from consilience.task import AnswerKind
 
 
-def receive_stacked(learner: Learner, state: LearnerState, answers: Mapping[str, StackedAnswers]) -> None:
+def receive_stacked(
+    learner: Learner, state: LearnerState, answers: Mapping[str, StackedAnswers], for_all: ForAll
+) -> None:
     """Let new answers change a stacked state, in place."""
     parts, dims = vmap_answers(answers)
 
@@ -25,9 +26,9 @@ def receive_stacked(learner: Learner, state: LearnerState, answers: Mapping[str,
         row = LearnerState.from_dict(state)
         with learner.bound(row, *learner.binding.tensors(row)):
             learner.receive(one_received(parts))
-        return row.parameters  # vmap needs a result
+        return row.step  # vmap needs a result
 
-    vmap(one, in_dims=(0, dims))(state.as_dict(), parts)
+    for_all(one, (0, dims))(state.as_dict(), parts)
 
 
 @torch.no_grad()
@@ -38,6 +39,7 @@ def score_sums_stacked(
     answer: AnswerKind,
     stacked: bool,
     samples: int,
+    for_all: ForAll,
 ) -> Tensor:
     """What the score of each learner follows from, (rows, columns), `samples` at a time.
 
@@ -50,13 +52,13 @@ def score_sums_stacked(
         with learner.bound(row, *learner.binding.tensors(row)):
             return score_sums(learner, inputs, targets, answer, samples)
 
-    with Layers():
-        return vmap(one, in_dims=(0, axis, axis))(state.as_dict(), *tests)
+    correct: Tensor = for_all(one, (0, axis, axis))(state.as_dict(), *tests)
+    return correct
 
 
 @torch.no_grad()
 def choose_stacked(
-    learner: Learner, state: LearnerState, held: tuple[Tensor, Tensor], samples: int
+    learner: Learner, state: LearnerState, held: tuple[Tensor, Tensor], samples: int, for_all: ForAll
 ) -> dict[str, Tensor]:
     """What objectives choose by the samples that each learner held out, (rows, ...) by name, `samples` at a time."""
 
@@ -65,5 +67,5 @@ def choose_stacked(
         with learner.bound(row, *learner.binding.tensors(row)):
             return choose(learner, inputs, targets, samples)
 
-    with Layers():
-        return vmap(one)(state.as_dict(), *held)
+    chosen: dict[str, Tensor] = for_all(one)(state.as_dict(), *held)
+    return chosen

@@ -7,36 +7,37 @@ until then the cohort is unchanged, and work that runs out of memory can be done
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from consilience.learner.learner import Batch, Learner, batch_draws, upload_noise_size
-from consilience.learner.local_training import (
-    last_batch_only,
-    optimized_gradient,
-    values_before_batch,
-    with_rescaled_steps,
-)
+from consilience.learner.learner import batch_draws, upload_noise_size
 from consilience.learner.modules import Representations
 from consilience.learner.noise_source import UPLOAD_NOISE, UPLOAD_SAMPLING, stacked_uniform
 from consilience.learner.passes import needs_representations, represent
 from consilience.learner.private_uploads import ENTERING, NOISE
-from consilience.learner.spec import OPTIMIZER
 from consilience.learner.state import LearnerState, Tensors
 from consilience.randomness import AFTER_TRAINING, BEFORE_TRAINING
 from consilience.simulation.engines.cohort import Cohort
 from consilience.simulation.engines.shared_data import SharedData
-from consilience.simulation.engines.stack.batched_layers import Layers
 from consilience.simulation.engines.stack.cuda_graphs import Graphs
 from consilience.simulation.engines.stack.row_copies import RowCopies
-from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received, vmap_answers
+from consilience.simulation.engines.stack.rows import Rows
+from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received
 from consilience.simulation.engines.stack.stacked_samples import StackedSamples
+from consilience.simulation.engines.stack.stacked_step import (
+    GRADIENT,
+    StackedBatch,
+    StackedStep,
+    cloned,
+    copy_where,
+    move_before_batch,
+    pairs,
+)
 
 Uploads = dict[str, tuple[dict[str, Tensor], Tensor]]
 """What learners upload, by exchange: tensors (rows, ...), and weights."""
@@ -47,26 +48,27 @@ AnswerKinds = tuple[tuple[str, bool], ...]
 class StackedTrainer:
     """Some rows of a cohort, all with batches of one width at every step.
 
-    pass_size: how many learners, and how many samples of each, one forward pass takes when nothing is trained.
+    step: how their steps, and all other work written for one learner, are done. pass_size: how many learners, and how
+    many samples of each, one forward pass takes when nothing is trained.
     """
 
     def __init__(
-        self, learner: Learner, cohort: Cohort, data: SharedData, rows: int, even: bool, pass_size: tuple[int, int]
+        self, step: StackedStep, cohort: Cohort, data: SharedData, rows: int, even: bool, pass_size: tuple[int, int]
     ) -> None:
-        self.learner, self.data, self.pass_size = learner, data, pass_size
+        self.learner, self.step, self.data, self.pass_size = step.learner, step, data, pass_size
+        learner = step.learner
         device = data.inputs.device
         self.copies = RowCopies(cohort.state, rows, device)
         self.state = self.copies.state
         self.samples = StackedSamples(cohort.plan, rows, even, device)
         self.losses = torch.zeros((rows, len(learner.loss_terms) + 1), dtype=torch.float64, device=device)
         self.gradient = None if learner.optimized is None else torch.zeros_like(self.state.parameters)
-        self.last_batch_only = last_batch_only(learner)
         self.answers: dict[AnswerKinds, dict[str, StackedAnswers]] = {}
         self.answer_kinds: AnswerKinds = ()
         self.uploads: Uploads = {}
         self.results: dict[tuple[str, ...], Tensor] = {}
         self.seen: Representations = {}
-        self.graphs = Graphs(device)
+        self.graphs = Graphs(device, step.before_recording)
 
     # -- rows in and out -----------------------------------------------------------------------------------------------
 
@@ -77,6 +79,7 @@ class StackedTrainer:
             self.copies.choose(rows)
         self.copies.copy_in(cohort.state)
         self.samples.round.fill_(round_)
+        self.step.enter(cohort.plan.members, rows, round_)
         self.answer_kinds = tuple((name, each.shared) for name, each in answers.items())
         if self.answer_kinds not in self.answers:
             self.answers[self.answer_kinds] = {name: each.clone() for name, each in answers.items()}
@@ -114,7 +117,7 @@ class StackedTrainer:
                 self.learner.start_round(seen, own["samples"], draws, one_received(held))
             return own["samples"]  # vmap needs a result
 
-        self._each(one)(self.seen, self._sample_draws(names, BEFORE_TRAINING))
+        self._rows().each(one)(self.seen, self._sample_draws(names, BEFORE_TRAINING))
 
     def _plan(self) -> None:
         """Plan the round's batches."""
@@ -125,76 +128,29 @@ class StackedTrainer:
 
     def _step(self, width: int) -> None:
         """One step of every learner that has one left."""
-        learner, state, binding, samples = self.learner, self.state, self.learner.binding, self.samples
-        learner.modules.set_training(True)
-        positions, chosen, active = samples.batch(width)
-        self._move_before_batch(active)
-        inputs, targets = self.data.inputs[chosen], self.data.targets[chosen]
-        drawing = batch_draws(learner).items()
-        draws = {owner: samples.draw(owner, count, width, samples.step) for owner, count in drawing}
-        views, buffers = binding.tensors(state)
-        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
-        buffers = {name: view.clone() for name, view in buffers.items()}  # changed in place, each in one piece
-        follows = any(e.has_batch_hook for e in learner.exchanges)
-        before = _cloned(state.exchange_state) if follows and active is not None else {}
-        loss, terms = self._each(self._losses)(leaves, buffers, inputs, targets, draws, positions)
-        found = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
-        with torch.no_grad():
-            self._optimizer_step(binding.parameters.flat(dict(zip(leaves, found, strict=True))), active)
-            floating, others = binding.flat_buffers(buffers)
-            _copy_where(active, [(state.buffers, floating)] if floating is not None else [])
-            _copy_where(active, [(state.other_buffers[kind], flat) for kind, flat in others.items()])
-            if active is not None:
-                _copy_where(~active, _pairs(state.exchange_state, before))
-            self.losses += terms if active is None else torch.where(active[:, None], terms, torch.zeros_like(terms))
-        samples.step += 1
+        self.learner.modules.set_training(True)
+        rows, batch, steps = self._rows(), self._batch(width), self.samples.steps
+        move_before_batch(rows, batch.active, ((self.samples.step + 1) / steps.double()).to(self.learner.dtype))
+        self.step.take(rows, batch, self.data)
+        self.samples.step += 1
 
-    @torch.no_grad()
-    def _move_before_batch(self, active: Tensor | None) -> None:
-        """Move the parts that exchanges move before every batch."""
-        if not self.learner.moved_before_batches:
-            return
-        progress = ((self.samples.step + 1) / self.samples.steps.double()).to(self.learner.dtype)  # (rows,)
+    def _batch(self, width: int) -> StackedBatch:
+        """This step's mini-batches."""
+        positions, chosen, active = self.samples.batch(width)
+        return StackedBatch(positions, chosen, active, self._batch_draws(width))
 
-        def one(state: dict[str, Any], own: Tensors, held: Any, progress: Tensor) -> Tensors:
-            row = LearnerState.from_dict(state)
-            with self.learner.bound(row, *self.learner.binding.tensors(row)):
-                return values_before_batch(self.learner, one_received(held), progress)
-
-        mine = self.learner.binding.tensors(self.state)[0]
-        _copy_where(active, [(mine[name], value) for name, value in self._each(one)(progress).items()])
-
-    def _losses(
-        self, state: dict[str, Any], own: Tensors, held: Any, parameters: Tensors, buffers: Tensors, *batch: Any
-    ) -> tuple[Tensor, Tensor]:
-        """For one learner, of a batch's inputs, targets, draws and positions."""
-        with self.learner.bound(LearnerState.from_dict(state), parameters, buffers):
-            return self.learner.losses(Batch(*batch), own["samples"], one_received(held))
-
-    def _optimizer_step(self, gradient: Tensor, active: Tensor | None) -> None:
-        """One optimizer for all rows, each with its own count of steps and, where it varies, its own settings."""
-        learner, state = self.learner, self.state
-        step = state.step + (1 if active is None else active.to(torch.int64))
-        own = {name: value[:, None] for name, value in state.settings.get(OPTIMIZER, {}).items()}
-        optimizer = learner.with_settings(learner.spec.optimizer, OPTIMIZER, {OPTIMIZER: own})
-        local = optimized_gradient(learner, gradient)
-        moved, slots = optimizer.update(state.parameters, local, dict(state.optimizer), step[:, None])
-        moved = with_rescaled_steps(learner, state.parameters, moved)
-        if self.gradient is not None and learner.optimized is not None:
-            if self.last_batch_only is not None:
-                gone = self.last_batch_only if active is None else self.last_batch_only & active[:, None]
-                self.gradient.masked_fill_(gone, 0)
-            self.gradient += gradient if active is None else gradient * active[:, None]
-            moved = torch.where(learner.optimized, moved, state.parameters)
-        kept = [(state.optimizer[slot], value) for slot, value in slots.items()]
-        _copy_where(active, [(state.parameters, moved), (state.step, step), *kept])
+    def _batch_draws(self, width: int) -> Tensors:
+        """Random numbers for mini-batches of this width."""
+        wanted = batch_draws(self.learner).items()
+        return {owner: self.samples.draw(owner, count, width, self.samples.step) for owner, count in wanted}
 
     def _average(self) -> None:
         """Losses, and gradients of parts that exchanges own, as means over a learner's batches."""
         steps = self.samples.steps[:, None]
         self.losses /= steps
         if self.gradient is not None:
-            self.gradient /= steps if self.last_batch_only is None else torch.where(self.last_batch_only, 1, steps)
+            last_only = self.step.last_only
+            self.gradient /= steps if last_only is None else torch.where(last_only, 1, steps)
 
     # -- after training ------------------------------------------------------------------------------------------------
 
@@ -216,19 +172,18 @@ class StackedTrainer:
         for i in range(0, len(positions), together):
             some = slice(i, i + together)
             states, where = self.state.rows(some).as_dict(), positions[some]
-            with Layers():
-                seen = vmap(one)(states, self.data.inputs[where], self.data.targets[where], valid[some])
+            seen = self.step.for_all(one)(states, self.data.inputs[where], self.data.targets[where], valid[some])
             if not self.seen:
                 self.seen = _empty_for(seen, len(positions))
             _copy(self.seen, seen, some)
 
     def contribute(self, names: tuple[str, ...], online: np.ndarray) -> Uploads:
         """What every learner uploads to these exchanges; the residuals of those who are not online stay."""
-        before = _cloned(self.state.residuals) if not online.all() else {}
+        before = cloned(self.state.residuals) if not online.all() else {}
         self.graphs.run(("contribute", names, self.answer_kinds), partial(self._contribute, names))
         if before:
             offline = torch.from_numpy(~online).to(self.losses.device)
-            _copy_where(offline, _pairs(self.state.residuals, before))
+            copy_where(offline, pairs(self.state.residuals, before))
         return {name: self.uploads[name] for name in names}
 
     @torch.no_grad()
@@ -236,7 +191,7 @@ class StackedTrainer:
         self.learner.modules.set_training(False)
         draws = self._sample_draws(names, AFTER_TRAINING)
         seen = self.seen if needs_representations(self.learner, names) else {}
-        uploads = self._each(partial(self._contribute_one, names))(seen, draws)
+        uploads = self._rows().each(partial(self._contribute_one, names))(seen, draws)
         for name, (tensors, weight) in uploads.items():
             if name not in self.uploads:
                 self.uploads[name] = ({k: t.clone() for k, t in tensors.items()}, weight.clone())
@@ -274,24 +229,14 @@ class StackedTrainer:
         finite = torch.stack(sums, dim=1).isfinite()
         self.results[names].copy_(torch.cat([self.losses, finite], dim=1))
 
-    # -- under vmap ----------------------------------------------------------------------------------------------------
+    # -- work for one learner, done for all ---------------------------------------------------------------------------
 
-    def _each(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Work written for one learner, done for all rows.
-
-        It gets the learner's state, its own values (how many samples it has, the mean gradient where that is kept), the
-        answers it holds, and its part of each further argument.
-        """
-        answers, dims = vmap_answers(self.answers[self.answer_kinds])
+    def _rows(self) -> Rows:
+        """All rows."""
         own = {"samples": self.samples.keys.size.to(self.learner.dtype)}
         if self.gradient is not None:
-            own["gradient"] = self.gradient
-
-        def all_rows(*parts: Any) -> Any:
-            with Layers():
-                return vmap(work, in_dims=(0, 0, dims, *(0 for _ in parts)))(self.state.as_dict(), own, answers, *parts)
-
-        return all_rows
+            own[GRADIENT] = self.gradient
+        return Rows(self.learner, self.state, own, self.answers[self.answer_kinds], self.losses, self.step.for_all)
 
     def _sample_draws(self, names: Iterable[str], step: int) -> Tensors:
         """Random numbers for all samples, for those of the exchanges named that want them."""
@@ -307,21 +252,6 @@ class StackedTrainer:
                 chance = stacked_uniform(purpose, self.samples.keys, self.samples.round, when, longest)
                 found[ENTERING] = (chance < share).to(self.learner.dtype)
         return found
-
-
-def _copy_where(rows: Tensor | None, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second tensor of each pair into the first, in these rows only; in all where rows is None."""
-    for old, new in pairs:
-        chosen = None if rows is None else rows.reshape(-1, *(1,) * (old.ndim - 1))
-        old.copy_(new if chosen is None else torch.where(chosen, new, old))
-
-
-def _cloned(tensors: Mapping[str, Tensors]) -> dict[str, Tensors]:
-    return {owner: {k: t.clone() for k, t in named.items()} for owner, named in tensors.items()}
-
-
-def _pairs(old: Mapping[str, Tensors], new: Mapping[str, Tensors]) -> list[tuple[Tensor, Tensor]]:
-    return [(old[owner][k], tensor) for owner, named in new.items() for k, tensor in named.items()]
 
 
 def _empty_for(seen: Representations, rows: int) -> Representations:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.shared_data import SharedData
 from consilience.simulation.engines.stack.memory_budget import MemoryBudget
-from consilience.simulation.engines.stack.private_trainer import PrivateTrainer
 from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
 
+MakeTrainer = Callable[[int, int, bool], StackedTrainer]
+"""Makes a trainer for so many rows of a cohort; whether their learners have equally many samples."""
 _MAX_TRAINERS = 8  # kept ready: those used last
 _MAX_COUNTS = 3  # different numbers of rows of a cohort; beyond that, rows are padded
 _NEARLY = 0.9  # of a group's size
@@ -20,8 +21,8 @@ _PADDED_SIZES = 8  # different sizes of trainers when rows are padded
 class TrainerCache:
     """Trainers by cohort, number of rows, and whether learners have equally many samples."""
 
-    def __init__(self, learners: list[Learner], cohorts: list[Cohort], data: SharedData, memory: MemoryBudget) -> None:
-        self.learners, self.cohorts, self.data, self.memory = learners, cohorts, data, memory
+    def __init__(self, cohorts: list[Cohort], memory: MemoryBudget, make: MakeTrainer) -> None:
+        self.cohorts, self.memory, self.make = cohorts, memory, make
         self.counts: list[set[int]] = [set() for _ in cohorts]
         self._trainers: dict[tuple[int, int, bool], StackedTrainer] = {}
 
@@ -36,16 +37,7 @@ class TrainerCache:
         if key not in self._trainers:
             while len(self._trainers) >= _MAX_TRAINERS:
                 del self._trainers[next(iter(self._trainers))]
-            privacy = self.learners[cohort].spec.privacy
-            kind = PrivateTrainer if privacy is not None and privacy.steps else StackedTrainer
-            self._trainers[key] = kind(
-                self.learners[cohort],
-                self.cohorts[cohort],
-                self.data,
-                len(rows),
-                even,
-                self.memory.pass_of(cohort, len(rows), int(members.sizes.max())),
-            )
+            self._trainers[key] = self.make(cohort, len(rows), even)
         self._trainers[key] = self._trainers.pop(key)  # the one used last
         return self._trainers[key]
 
