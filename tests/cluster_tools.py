@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -52,7 +53,11 @@ class TwoNodes:
 def two_nodes(cpus: int) -> Iterator[TwoNodes]:
     """The cluster, with so many CPUs on each node, and this process connected to it; afterwards nothing is left."""
     ray: Any = importlib.import_module("ray")
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a short path for sockets
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,  # a short path for sockets
+        mock.patch.dict(os.environ, RAY_TMPDIR=folder),  # Ray writes the cluster's address there, not over a user's
+    ):
+        (Path(folder) / "ray").mkdir()
         nodes = TwoNodes(folder, cpus)
         try:
             ray.init(address=nodes.address, logging_level="ERROR", log_to_driver=False)

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from consilience.simulation.engines.jobs import Job, JobResult
@@ -53,16 +54,20 @@ def merge_uploads(parts: Sequence[tuple[np.ndarray, Uploads]], size: int) -> Upl
     """What a job uploads from what its parts do; zeros for entries that upload nothing."""
     merged: Uploads = {}
     for entries, uploads in parts:
-        for name, (tensors, weight) in uploads.items():
-            if name not in merged:
-                merged[name] = (
-                    {k: t.new_zeros((size, *t.shape[1:])) for k, t in tensors.items()},
-                    weight.new_zeros((size, *weight.shape[1:])),
-                )
-            for key, tensor in tensors.items():
-                merged[name][0][key][entries] = tensor
-            merged[name][1][entries] = weight
+        add_uploads(merged, uploads, entries, size)
     return merged
+
+
+def add_uploads(merged: Uploads, uploads: Uploads, entries: np.ndarray, size: int) -> None:
+    """Add the uploads of some entries of a job to those of its other entries."""
+    for name, (tensors, weight) in uploads.items():
+        if name not in merged:
+            whole = {k: t.new_zeros((size, *t.shape[1:])) for k, t in tensors.items()}
+            merged[name] = whole, weight.new_zeros((size, *weight.shape[1:]))
+        index = torch.from_numpy(entries).to(weight.device)
+        for key, tensor in tensors.items():
+            merged[name][0][key].index_copy_(0, index, tensor)
+        merged[name][1].index_copy_(0, index, weight)
 
 
 def _arrays(parts: Sequence[tuple[np.ndarray, JobResult]], name: str, size: int) -> np.ndarray | None:

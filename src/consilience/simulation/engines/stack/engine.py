@@ -26,8 +26,9 @@ from consilience.learner.learner import Learner
 from consilience.learner.state import LearnerState, stacked_shapes
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.base import Fields
-from consilience.simulation.engines.cohort import Cohort, CohortPlan, Settings
+from consilience.simulation.engines.cohort import Cohort, CohortPlan, Members, Settings
 from consilience.simulation.engines.executor import Executor
+from consilience.simulation.engines.job_parts import Uploads, add_uploads
 from consilience.simulation.engines.jobs import (
     Choose,
     Evaluate,
@@ -46,7 +47,7 @@ from consilience.simulation.engines.stack.stackable import explain_unstackable
 from consilience.simulation.engines.stack.stacked_answers import stack_answers
 from consilience.simulation.engines.stack.stacked_passes import choose_stacked, receive_stacked, score_sums_stacked
 from consilience.simulation.engines.stack.stacked_step import StackedStep
-from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer, Uploads
+from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
 from consilience.simulation.engines.stack.trainer_cache import TrainerCache
 from consilience.simulation.records.timing import Clock
 from consilience.task import AnswerKind
@@ -139,7 +140,9 @@ class StackEngine(Executor):
             if correct is not None:
                 correct[entries] = found
 
-        self._run_parts(job.cohort, self._groups(job), work)
+        groups = _of_one_width(self.plans[job.cohort].members, job.rows)
+        parts = [some for group in groups for some in self.split(Work, job.cohort, group)]
+        self._run_parts(job.cohort, parts, work)
         return JobResult(losses, correct, _describe_non_finite(job, finite), clock.each(len(job.rows)))
 
     def _run_parts(self, cohort: int, parts: list[np.ndarray], work: Callable[[np.ndarray], None]) -> None:
@@ -153,13 +156,6 @@ class StackEngine(Executor):
                 fits = False
             if not fits:  # outside of the except block, where nothing refers to the failed work any more
                 waiting = self._halved(cohort, entries) + waiting
-
-    def _groups(self, job: Work) -> list[np.ndarray]:
-        """Entries of the job whose batches have one width at every step, as many together as fit."""
-        members = self.plans[job.cohort].members
-        kinds = np.where(members.even[job.rows], members.sizes[job.rows], 0)
-        groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
-        return [some for group in groups for some in self.split(Work, job.cohort, group)]
 
     def _halved(self, cohort: int, entries: np.ndarray) -> list[np.ndarray]:
         """The same entries in halves, after freeing all memory that can be freed."""
@@ -196,7 +192,14 @@ class StackEngine(Executor):
         if names:
             trainer.represent(names)
             clock.lap("represent")
-            self._keep_uploads(trainer.contribute(names, online), entries, len(job.rows))
+            made = trainer.contribute(names, online)
+            mine = {
+                name: ({k: t[:count] for k, t in tensors.items()}, w[:count]) for name, (tensors, w) in made.items()
+            }
+            if count == len(job.rows):
+                self._uploads = mine
+            else:
+                add_uploads(self._uploads, mine, entries, len(job.rows))
         results = trainer.summarize(names)[:count].numpy(force=True)
         trainer.leave(cohort, count)  # last: work that runs out of memory is done again from the old states
         clock.lap("exchange")
@@ -204,22 +207,6 @@ class StackEngine(Executor):
         finite[:, : 1 + len(names)] = results[:, terms:] > 0
         finite[~online[:count], 1:] = True
         return results[:, :terms], finite, correct.numpy(force=True)
-
-    def _keep_uploads(self, uploads: Uploads, entries: np.ndarray, rows: int) -> None:
-        """Add the uploads of some entries of a job to those of its other entries."""
-        count = len(entries)
-        some = {name: ({k: t[:count] for k, t in tensors.items()}, w[:count]) for name, (tensors, w) in uploads.items()}
-        if count == rows:
-            self._uploads = some
-            return
-        index = torch.from_numpy(entries).to(self.device)
-        for name, (tensors, weight) in some.items():
-            if name not in self._uploads:
-                whole = {k: t.new_zeros((rows, *t.shape[1:])) for k, t in tensors.items()}
-                self._uploads[name] = whole, weight.new_zeros((rows, *weight.shape[1:]))
-            for key, tensor in tensors.items():
-                self._uploads[name][0][key].index_copy_(0, index, tensor)
-            self._uploads[name][1].index_copy_(0, index, weight)
 
     # -- answers and tests ---------------------------------------------------------------------------------------------
 
@@ -311,6 +298,12 @@ class StackEngine(Executor):
         del self.data, self.trainers
         if self.device.type == "cuda":
             free_unused(self.device)
+
+
+def _of_one_width(members: Members, rows: np.ndarray) -> list[np.ndarray]:
+    """Entries whose batches have one width at every step, and so can be in one stack."""
+    kinds = np.where(members.even[rows], members.sizes[rows], 0)
+    return [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
 
 
 def _rows(state: LearnerState, rows: np.ndarray, device: torch.device) -> LearnerState:

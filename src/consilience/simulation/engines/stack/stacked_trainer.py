@@ -23,6 +23,7 @@ from consilience.learner.private_uploads import ENTERING, NOISE
 from consilience.learner.state import LearnerState, Tensors
 from consilience.randomness import AFTER_TRAINING, BEFORE_TRAINING
 from consilience.simulation.engines.cohort import Cohort
+from consilience.simulation.engines.job_parts import Uploads
 from consilience.simulation.engines.shared_data import SharedData
 from consilience.simulation.engines.stack.cuda_graphs import Graphs
 from consilience.simulation.engines.stack.row_copies import RowCopies
@@ -39,8 +40,6 @@ from consilience.simulation.engines.stack.stacked_step import (
     pairs,
 )
 
-Uploads = dict[str, tuple[dict[str, Tensor], Tensor]]
-"""What learners upload, by exchange: tensors (rows, ...), and weights."""
 AnswerKinds = tuple[tuple[str, bool], ...]
 """By exchange, whether all rows hold the same answer: recorded work holds for one such combination."""
 
