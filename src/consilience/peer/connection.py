@@ -137,8 +137,9 @@ class FederationConnection:
         """Without a relay, the round of each member's upload that counts in a round of this member."""
         return {}
 
-    def wait_for_others(self, round_: int, seconds: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the other members' uploads of a round, where they come straight from them."""
+    def wait_for_others(self, round_: int, seconds: float, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for the other members' uploads of a round, where they come straight from them; whether they do."""
+        return False
 
 
 class RelayConnection(FederationConnection):

@@ -93,23 +93,24 @@ class FederationMember:
         check_number("wait", wait)
         self.connection.require_open()
 
-    def _download(self, names: Collection[str], draws: Mapping[str, int], wait: float) -> dict[str, Answer]:
+    def _download(
+        self, names: Collection[str], draws: Mapping[str, int], wait: float, some: bool = False
+    ) -> dict[str, Answer]:
         """New answers of these channels; draws: how many entries of each pool.
 
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
-        that this member uploaded last.
+        that this member uploaded last. some: there are some already, so that no more need to be waited for.
         """
         self._check_call(wait)
         connection, started = self.connection, time.monotonic()
         self._refreshed = True
         end = started + max(wait, connection.timeout)
         connection.outbox.flush(connection.timeout)
-        if wait > 0:
-            connection.wait_for_others(connection.state.round, wait)
+        complete = wait <= 0 or connection.wait_for_others(connection.state.round, wait) or some
         while True:
             seconds = min(connection.timeout, end - time.monotonic())
             found = connection.inbox.download(names, draws, seconds)
-            if found or wait <= 0 or not connection.inbox.wait(started + wait - time.monotonic()):
+            if found or complete or not connection.inbox.wait(started + wait - time.monotonic()):
                 return found
 
     def _upload(

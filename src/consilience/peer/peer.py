@@ -95,6 +95,7 @@ class Peer(FederationMember, LoopTraining):
         refuse_moves_before_batches(self.exchanges, charter)
         plan = charter_plan(charter, [e for e in self.exchanges if e.name in self.role.uploading])
         FederationMember.__init__(self, connection, plan)
+        self._found_by_share = False  # answers that `refresh` has not reported to the loop
         self._privacy = loop_privacy(plan, self.role, charter.name)
         self._contributions = LoopContributions(self._context, self._gradients, self._privacy)
         self._answers = LoopAnswers(connection, self.role, self.exchanges, self._context)
@@ -114,9 +115,10 @@ class Peer(FederationMember, LoopTraining):
         wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
         that you uploaded last. Without it, the call takes at most the timeout of `join`.
         """
-        found = self._download(self._answers.channels(), self._context.pool_draws(), wait)
+        by_share, self._found_by_share = self._found_by_share, False
+        found = self._download(self._answers.channels(), self._context.pool_draws(), wait, by_share)
         self._answers.receive(found)
-        return bool(found)
+        return bool(found) or by_share
 
     # -- uploading ---------------------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class Peer(FederationMember, LoopTraining):
         loop_refreshes = by_hand or self._refreshed
         acknowledged = self._share(model, loader, round_, due, wait)
         if not loop_refreshes:
-            self.refresh()
+            self._found_by_share = self.refresh()
             self._refreshed = False  # not by the loop
         return acknowledged
 

@@ -189,6 +189,8 @@ class FederatedTrainer:
         connection = self.connection
         self._take_model(role)
         self.budget.add_steps(role.private_steps if train else 0)
+        if connection.state.unconfirmed:  # an earlier one that may have arrived: nothing else is sent before it
+            connection.outbox.flush(connection.timeout)
         may = not connection.state.unconfirmed and self.budget.allows_upload()
         open_ = [name for name in due if may and _may_upload(connection, name)]
         role.restore_residuals(connection.state.residuals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,10 +17,12 @@ import trustme
 
 import consilience
 from consilience.errors import CheckpointError, ConfigurationError, RelayUnreachable
+from consilience.peer.create_charter import TaskShape, create_charter, with_members
 from consilience.peer.direct.connection import DirectConnection, connect_to_peers
 from consilience.peer.state import ChannelUpload
 from consilience.wire.charter import Charter
 from tests.direct_tools import CLASSES, NAMES, WIDTH, Wards, signed, small_charter
+from tests.peer_tools import SHAPE, batches, net
 
 
 @pytest.fixture
@@ -274,3 +277,24 @@ def test_partners_that_the_charter_does_not_list_are_refused(wards: Wards) -> No
             north.use_partners([1, 3, 7])
         north.use_partners([2, 1, 1])
         assert north.inbox.partners == (1, 2)
+
+
+def test_refresh_does_not_wait_for_more_than_what_share_has_downloaded(tmp_path: Path) -> None:
+    """The last to share a round finds all others' uploads at once; nothing newer comes before it goes on."""
+    wards = Wards(tmp_path / "wards", ("north", "south"))
+    charter, _ = create_charter("wards", {"name": "fedproto"}, TaskShape(SHAPE, CLASSES), [net], seed=5)
+    wards.write(with_members(charter, []))
+    folder = wards.folder.parent
+
+    def member(name: str) -> consilience.Peer:
+        return consilience.join(wards.network(name), model=net(), folder=folder / name)
+
+    with ThreadPoolExecutor(2) as pool:
+        north, south = pool.map(member, ("north", "south"))
+    with north, south:
+        for round_ in (1, 2):
+            assert north.share(batches(1)) and south.share(batches(2))
+            started = time.monotonic()
+            assert south.refresh(wait=30) and north.refresh(wait=30), f"round {round_}"
+            south.refresh(wait=30)
+            assert time.monotonic() - started < 15

@@ -134,9 +134,10 @@ class DirectConnection(FederationConnection):
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def wait_for_others(self, round_: int, seconds: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Wait until all others have published this round; one that did not come in time is not waited for again
-        until it has published something newer.
+    def wait_for_others(self, round_: int, seconds: float, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until all others have published this round; True: nothing more of it is worth waiting for.
+
+        A member that did not come in time is not waited for again until it has published something newer.
         """
         end, mailbox = time.monotonic() + seconds, self.client.mailbox
         asked, revision = 0.0, mailbox.revision
@@ -153,6 +154,7 @@ class DirectConnection(FederationConnection):
                 ", ".join(missing),
                 seconds,
             )
+        return True
 
     def counted_rounds(self, round_: int) -> dict[str, int]:
         """The round of each member's newest upload that counts in a round of this member."""
