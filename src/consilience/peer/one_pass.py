@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
-from consilience.peer.batches import Loader, ModelCall, Unpack, batches_of, read_batch
+from consilience.peer.batches import PADDING, Loader, ModelCall, Unpack, batches_of, read_batch
 from consilience.peer.called_model import CalledModel
 from consilience.peer.loop_targets import check_targets
 from consilience.task import Task
@@ -96,10 +96,12 @@ def _run(model: nn.Module, call: ModelCall) -> None:
     except TypeError as error:
         if wrong := _unbound(model, *call.positional, **call.named):
             whole = "; a model that takes one mapping needs it in a tuple, unpack=lambda batch: ((batch[0],), batch[1])"
+            ragged = f"; if these are sequences of different lengths, {PADDING}"
+            hint = whole if call.named and not _unbound(model, call.named) else ragged if call.lengths_differ else ""
             raise ConfigurationError(
                 f"{type(model).__name__} cannot be called with what the loader yields, {call} and targets: {wrong}; "
                 f"let it yield what you train on, or join with unpack=..., a function that makes (inputs, targets) of "
-                f"a batch{whole if call.named and not _unbound(model, call.named) else ''}"
+                f"a batch{hint}"
             ) from error
         raise
     except RuntimeError as error:
