@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from consilience.errors import ConfigurationError
 from consilience.extras import install_command
-from consilience.peer.batches import Loader
+from consilience.peer.batches import Loader, stacked_samples
 from consilience.peer.epoch_checkpoint import read_checkpoint, write_checkpoint
 from consilience.peer.federated_epochs import EpochSettings, FederatedEpochs
 from consilience.peer.peer import Peer
@@ -107,7 +107,8 @@ class ConsilienceMixin(_Base):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The batches of one step of the optimizer, and count their samples."""
-        batches, items = super().get_batch_samples(*args, **kwargs)
+        with stacked_samples():
+            batches, items = super().get_batch_samples(*args, **kwargs)
         self._rows_of_step = sum(len(self._epochs.targets(batch)) for batch in batches)
         return batches, items
 

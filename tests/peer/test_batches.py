@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from consilience.errors import ConfigurationError
 from consilience.peer.batches import batches_of, read_batch
-from consilience.peer.one_pass import count_classes
+from consilience.peer.called_model import CalledModel
+from consilience.peer.one_pass import count_classes, one_pass
 from consilience.task import Task
 
 X, M, Y = torch.tensor([[1.0], [2.0]]), torch.tensor([[3], [4]]), torch.tensor([0, 2])
@@ -108,6 +109,29 @@ def test_samples_that_a_loader_cannot_stack_are_refused_with_how_to_pad_them() -
             list(batches_of(loader))
     with pytest.raises(RuntimeError, match="of the loader's own"):
         list(batches_of(_failing()))
+
+
+@pytest.mark.parametrize("stack", [torch.tensor, default_collate, lambda rows: np.stack([np.array(r) for r in rows])])
+def test_lists_and_arrays_of_different_lengths_are_refused_with_how_to_pad_them(stack: Any) -> None:
+    """As torch, the default_data_collator of Hugging Face and NumPy stack samples that are lists."""
+    samples = [[1, 2, 3], [1, 2]]
+    with pytest.raises(ConfigurationError, match=r"different lengths; pad .*pad_sequence"):
+        list(batches_of(DataLoader(samples, 2, collate_fn=stack)))  # type: ignore[arg-type]
+
+
+def test_an_array_of_sequences_is_refused_with_how_to_pad_them() -> None:
+    ragged = np.array([np.ones(3), np.ones(2)], dtype=object)
+    call, _ = read_batch((ragged, Y))
+    with pytest.raises(ConfigurationError, match=r"an array of objects, .*different lengths; pad .*pad_sequence"):
+        call.run(nn.Linear(3, 2))
+
+
+def test_a_list_of_sequences_is_refused_with_how_to_pad_them() -> None:
+    """They are read as several inputs, which a model with one cannot take."""
+    linear = nn.Linear(3, 2)
+    for ragged in ([torch.ones(3), torch.ones(2)], [[[1.0], [2.0, 3.0]], [[4.0]]]):
+        with pytest.raises(ConfigurationError, match=r"too many positional .*different lengths, pad .*pad_sequence"):
+            one_pass(CalledModel(linear, linear), [(ragged, Y)], Task(3, 3), represent=True)
 
 
 def _failing() -> Iterator[Any]:

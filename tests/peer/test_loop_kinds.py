@@ -13,8 +13,10 @@ from torch.nn import functional as F
 
 from consilience.errors import ConfigurationError
 from consilience.models import SplitModel
+from consilience.peer.called_model import CalledModel
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.loop_targets import FORMS, check_targets
+from consilience.peer.one_pass import one_pass
 from consilience.peer.peer import Peer, join
 from consilience.relay import admin
 from consilience.task import SINGLE_LABEL, Target, Task
@@ -102,6 +104,21 @@ BAD = [
 def test_targets_of_another_kind_are_refused(task: Task, targets: Tensor, says: str) -> None:
     with pytest.raises(ConfigurationError, match=f"the loader's targets are.*{says}"):
         check_targets(task, targets, "the loader's targets")
+
+
+def test_numbers_in_the_users_unit_are_refused_where_a_member_shares_them() -> None:
+    """Three and a half minutes are no three and a half standard deviations."""
+    minutes = Task(1, WIDTH, target=Target("regression", edges=(0.0,), mean=3.5, std=1.0))
+    with pytest.raises(ConfigurationError, match=r"the loader's targets are .* on average, .*\(targets - 3.5\) / 1"):
+        one_pass(called(), [(INPUTS, NUMBERS / 2 + 3.5)], minutes, represent=True)
+    one_pass(called(), [(INPUTS, NUMBERS / 2)], minutes, represent=True)
+    one_pass(called(), [(INPUTS, NUMBERS / 2 + 8)], minutes, represent=True)  # a member with long ones only
+    one_pass(called(), [(INPUTS[:1], torch.tensor([3.5]))], minutes, represent=True)  # the longest one of all
+
+
+def called() -> CalledModel:
+    model = net(classes=1)
+    return CalledModel(model, model.classifier)
 
 
 def test_charters_carry_the_target_and_others_stay_as_they_were() -> None:

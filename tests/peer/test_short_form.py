@@ -343,3 +343,5 @@ def test_the_token_may_be_in_the_environment(tmp_path: Path, monkeypatch: pytest
             assert peer.name == "m1" and peer.model is model
         with join(running.url, made.tokens[0], folder=tmp_path / "other") as peer:
             assert peer.name == "m0"
+        with pytest.raises(ConfigurationError, match=r"second argument, is of the type Net.*join\(url, model=model\)"):
+            join(running.url, model)  # type: ignore[arg-type]

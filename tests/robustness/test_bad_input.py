@@ -57,6 +57,7 @@ UNKNOWN = {
     "device": (["run", "--device", "quantum"], "unknown device 'quantum'; use cpu, cuda"),
 }
 REFUSED = {
+    "data set without bytes": (["methods", "--data", "diabetes"], "bytes of methods are listed for digits"),
     "no learners": (["run", "--learners", "0"], "learners is 0"),
     "negative learners": (["run", "--learners", "-2"], "learners is -2"),
     "no rounds": (["run", "--rounds", "0"], "rounds is 0"),

@@ -154,6 +154,7 @@ def test_regressions_and_several_labels_have_their_own_score() -> None:
     """A regression has one answer with the default method: nothing is held out for choosing, and the score is R²."""
     numbers = advise(data="diabetes", train=60, learners=2, **SMALL)
     assert numbers.size.metric == "r2" and numbers.answers["independent"].own[0][0].dtype == np.float64
+    assert "representation-sharing does not fit this task or these models and was not run" in numbers.sentences[2]
     labels = advise(data="digit-pairs", train=60, learners=2, **SMALL)
     assert labels.size.metric == "f1" and labels.answers["independent"].own[0][0].shape == (10, 2)
     assert all(0 <= each.mean <= 100 for each in labels.answers.values())

@@ -53,6 +53,8 @@ def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
             ConsilienceCallback(peer, every=0)
         with pytest.raises(ConfigurationError, match=r"wait=-1 seconds; it must be 0 or more"):
             ConsilienceCallback(peer, wait=-1)
+        with pytest.raises(ConfigurationError, match=r"peer is of the type Mine; give what .*join\(url, model=model\)"):
+            ConsilienceCallback(Mine())  # type: ignore[arg-type]
 
 
 def test_manual_optimization_is_refused_with_the_calls_to_write(tmp_path: Path) -> None:

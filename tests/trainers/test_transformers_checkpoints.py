@@ -18,7 +18,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.peer.peer import Peer
 from consilience.transformers import ConsilienceTrainer
 from tests.local_relay import SRC
-from tests.peer_tools import SHARING
+from tests.peer_tools import CLASSES, SHARING
 from tests.trainer_tools import Served, flat
 from tests.trainers.transformers_tools import BOTH, Mine, Texts, arguments, bert, federation_of, joined
 
@@ -128,6 +128,16 @@ def test_what_cannot_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(settings, "_n_gpu", 2)  # as with two GPUs in one process
         with pytest.raises(ConfigurationError, match=r"1 processes with 2 GPUs each.*CUDA_VISIBLE_DEVICES naming one"):
             Mine(model, settings, **data, peer=peer)
+
+
+def test_texts_that_are_not_padded_are_refused_with_how_to_pad_them(tmp_path: Path) -> None:
+    """Before the first step, also where nothing is shared before training."""
+    texts: Any = [{"input_ids": [1] * (3 + i % 2), "labels": i % CLASSES} for i in range(8)]
+    with federation_of(tmp_path, {"name": "fedavg"}) as place:
+        model = bert()
+        trainer = Mine(model, arguments(tmp_path), train_dataset=texts, peer=joined(place, model))
+        with pytest.raises(ConfigurationError, match=r"different lengths; pad .*DataCollatorWithPadding\(tokenizer\)"):
+            trainer.train()
 
 
 DISTRIBUTED = """

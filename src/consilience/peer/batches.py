@@ -12,7 +12,8 @@ Any other batch needs a function of its owner's that makes `(inputs, targets)` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +29,18 @@ Unpack = Callable[[Any], tuple[Any, Any]]
 """Makes (inputs, targets) of a batch."""
 LABELS = ("labels", "label", "targets", "target", "y")
 """Keys under which a batch that is a mapping may have its targets."""
-_NOT_STACKED = "expects each tensor to be equal size"
-"""What torch says where samples of a batch have different shapes."""
+_NOT_STACKED = (
+    "expects each tensor to be equal size",
+    "each element in list of batch should be of equal size",
+    "expected sequence of length",
+    "all input arrays must have the same shape",
+)
+"""What torch, a Hugging Face data_collator and NumPy say where samples of a batch have different shapes."""
+PADDING = (
+    "pad them to one length per batch: DataLoader(collate_fn=...) with torch.nn.utils.rnn.pad_sequence, a Hugging Face "
+    "trainer's data_collator=DataCollatorWithPadding(tokenizer), or consilience.pad_sequences before"
+)
+"""What to do with sequences of different lengths."""
 _WAY_OUT = "for other batches, join with unpack=..., a function that makes (inputs, targets) of a batch"
 
 
@@ -51,6 +62,12 @@ class ModelCall:
         """The first of the inputs that has no floating-point numbers, if there is one."""
         tensors = (_as_tensor(each) for each in (*self.positional, *self.named.values()))
         return next((t for t in tensors if isinstance(t, Tensor) and not t.is_floating_point()), None)
+
+    @property
+    def lengths_differ(self) -> bool:
+        """Whether there are several unnamed inputs that do not have one length, as a list of sequences has."""
+        sized = (each for each in self.positional if isinstance(each, Sized) and getattr(each, "ndim", True))
+        return len({len(each) for each in sized}) > 1
 
     def __str__(self) -> str:
         named = [f"{name}=..." for name in self.named]
@@ -85,18 +102,24 @@ def batches_of(loader: Loader) -> Iterator[Any]:
         ) from error
     while True:
         try:
-            batch = next(batches)
+            with stacked_samples():
+                batch = next(batches)
         except StopIteration:
             return
-        except RuntimeError as error:
-            if _NOT_STACKED not in str(error):
-                raise
-            raise ConfigurationError(
-                "the loader cannot stack samples of different shapes, such as sequences of different lengths; pad them "
-                "to one length per batch: DataLoader(collate_fn=...) with torch.nn.utils.rnn.pad_sequence, a Hugging "
-                "Face trainer's data_collator=DataCollatorWithPadding(tokenizer), or consilience.pad_sequences before"
-            ) from error
         yield batch
+
+
+@contextmanager
+def stacked_samples() -> Iterator[None]:
+    """In this block, a loader that cannot stack its samples is refused with how to pad them."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if not any(said in str(error) for said in _NOT_STACKED):
+            raise
+        raise ConfigurationError(
+            f"the loader cannot stack samples of different shapes, such as sequences of different lengths; {PADDING}"
+        ) from error
 
 
 def read_inputs(inputs: Any) -> ModelCall:
@@ -135,6 +158,10 @@ def _targets(targets: Any) -> Tensor:
 
 def _as_tensor(value: Any) -> Any:
     """An array as a tensor; anything else as it is."""
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        raise ConfigurationError(
+            f"the loader's inputs are an array of objects, such as sequences of different lengths; {PADDING}"
+        )
     return torch.as_tensor(value) if isinstance(value, np.ndarray) else value
 
 

@@ -43,9 +43,20 @@ def _open(
     relay_key: str | None,
 ) -> FederationConnection:
     if isinstance(url, str):
+        _refuse_other_than_text(token)
         return connect_to_relay(url, token or os.environ.get(TOKEN_VARIABLE, ""), folder, timeout, ca_file, relay_key)
     if token or ca_file or relay_key:
         raise ConfigurationError(
             "a PeerNetwork has no relay: leave out token and relay_key, and give ca_file to the PeerNetwork"
         )
     return connect_to_peers(url, folder, timeout)
+
+
+def _refuse_other_than_text(token: object) -> None:
+    """A model in its place is likely, as the token may be left out; None is as good as leaving it out."""
+    if token is not None and not isinstance(token, str):
+        raise ConfigurationError(
+            f"the token, the second argument, is of the type {type(token).__name__}, and must be the text from your "
+            f"invitation; where {TOKEN_VARIABLE} has it, leave it out, and name the others: "
+            f"consilience.join(url, model=model)"
+        )

@@ -54,6 +54,7 @@ class FederatedEpochs:
     """One member's calls in the epochs of a trainer."""
 
     def __init__(self, peer: Peer, settings: EpochSettings) -> None:
+        _refuse_other_than_peer(peer)
         self.peer, self.settings = peer, settings
 
     @property
@@ -133,6 +134,13 @@ class FederatedEpochs:
         for name, module in self.peer.modules.items():
             if len(module):
                 module.load_state_dict(state["modules"].get(name, {}))
+
+
+def _refuse_other_than_peer(peer: object) -> None:
+    if not isinstance(peer, Peer):
+        raise ConfigurationError(
+            f"peer is of the type {type(peer).__name__}; give what consilience.join(url, model=model) returned"
+        )
 
 
 @contextmanager

@@ -69,7 +69,7 @@ class ForwardRecord:
         if self.newest is not None or self._served:
             return (
                 f"peer.{call}(targets) was called twice after one forward pass of your model; call the model before "
-                f"each {call}, or give features and logits by hand, {_BY_HAND[call]}"
+                f"each {call}, outside of torch.no_grad(), or give features and logits by hand, {_BY_HAND[call]}"
             )
         return (
             f"peer.{call}(targets) uses your model's last forward pass with gradients, and there was none since the "

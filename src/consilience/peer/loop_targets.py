@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from consilience.errors import ConfigurationError
-from consilience.task import Task, TaskKind
+from consilience.task import Target, Task, TaskKind
 
 _FAR = 100.0
 """Standard deviations from the mean: numbers that are further away have not been standardized."""
+_OFF, _FITS, _ENOUGH = 3.0, 1.5, 10
+"""So many samples are in a unit of their owner's where they are this far from 0, and so near after standardizing: in
+root mean squares. Fewer samples, as in a mini-batch, may be far from the mean by chance."""
 _UNPACK = (
     "if the targets are not the last item of your batches, join with unpack=..., which makes (inputs, targets) of a "
     "batch"
@@ -39,6 +42,28 @@ def check_targets(task: Task, targets: Tensor, where: str, read: bool = True) ->
     if task.target.kind == "single-label" and not read:
         return _as_classes(task, targets, said)
     return _CHECKS[task.target.kind](task, targets, said)
+
+
+def refuse_raw_numbers(task: Task, targets: Tensor, where: str) -> None:
+    """Refuse all targets of a member's regression where they look as if nobody had standardized them."""
+    target = task.target
+    if target.kind != "regression" or len(targets) < _ENOUGH:
+        return
+    if _root_mean_square(targets) > _OFF and _root_mean_square((targets - target.mean) / target.std) < _FITS:
+        raise ConfigurationError(
+            f"{where} are {targets.mean():.4g} on average, as numbers in your own unit: this federation takes "
+            f"standardized numbers, whose average is near 0; {_standardize(target)}"
+        )
+
+
+def _root_mean_square(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+def _standardize(target: Target) -> str:
+    return (
+        f"give (targets - {target.mean:.6g}) / {target.std:.6g}, which are target.mean and target.std of peer.charter"
+    )
 
 
 def _classes(task: Task, targets: Tensor, said: str) -> Tensor:
@@ -78,11 +103,10 @@ def _numbers(task: Task, targets: Tensor, said: str) -> Tensor:
         raise ConfigurationError(
             f"{said}; this federation is for regression and takes one finite number per sample, (rows,); {_UNPACK}"
         )
-    mean, std = task.target.mean, task.target.std
     if bool((values.abs() > _FAR).any()):
         raise ConfigurationError(
-            f"{said}, up to {values.abs().max():.4g}: this federation takes standardized numbers; give "
-            f"(targets - {mean:.6g}) / {std:.6g}, which are target.mean and target.std of peer.charter"
+            f"{said}, up to {values.abs().max():.4g}: this federation takes standardized numbers; "
+            f"{_standardize(task.target)}"
         )
     return values.float()
 

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
-from consilience.peer.batches import Loader, ModelCall, Unpack, batches_of, read_batch
+from consilience.peer.batches import PADDING, Loader, ModelCall, Unpack, batches_of, read_batch
 from consilience.peer.called_model import CalledModel
-from consilience.peer.loop_targets import check_targets
+from consilience.peer.loop_targets import check_targets, refuse_raw_numbers
 from consilience.task import Task
+
+_TARGETS = "the loader's targets"
 
 
 def one_pass(model: CalledModel, loader: Loader, task: Task, represent: bool) -> tuple[dict[str, Tensor], int]:
@@ -37,18 +39,16 @@ def one_pass(model: CalledModel, loader: Loader, task: Task, represent: bool) ->
     if not parts:
         return {}, samples
     features, logits, targets = (torch.cat(several) for several in zip(*parts, strict=True))
-    return {
-        "features": features,
-        "logits": logits,
-        "targets": check_targets(task, targets, "the loader's targets"),
-    }, samples
+    targets = check_targets(task, targets, _TARGETS)
+    refuse_raw_numbers(task, targets, _TARGETS)
+    return {"features": features, "logits": logits, "targets": targets}, samples
 
 
 def count_classes(loader: Loader, task: Task, unpack: Unpack | None = None) -> Tensor:
     """How many samples of each class a loader has, (classes,)."""
     counts = torch.zeros(task.classes)
     for batch in batches_of(loader):
-        targets = check_targets(task, read_batch(batch, unpack)[1], "the loader's targets")
+        targets = check_targets(task, read_batch(batch, unpack)[1], _TARGETS)
         counts += torch.bincount(targets.cpu(), minlength=task.classes)
     if not counts.sum():
         raise ConfigurationError("the loader has no batches: there is nothing to count; give it your training data")
@@ -96,10 +96,12 @@ def _run(model: nn.Module, call: ModelCall) -> None:
     except TypeError as error:
         if wrong := _unbound(model, *call.positional, **call.named):
             whole = "; a model that takes one mapping needs it in a tuple, unpack=lambda batch: ((batch[0],), batch[1])"
+            ragged = f"; if these are sequences of different lengths, {PADDING}"
+            hint = whole if call.named and not _unbound(model, call.named) else ragged if call.lengths_differ else ""
             raise ConfigurationError(
                 f"{type(model).__name__} cannot be called with what the loader yields, {call} and targets: {wrong}; "
                 f"let it yield what you train on, or join with unpack=..., a function that makes (inputs, targets) of "
-                f"a batch{whole if call.named and not _unbound(model, call.named) else ''}"
+                f"a batch{hint}"
             ) from error
         raise
     except RuntimeError as error:

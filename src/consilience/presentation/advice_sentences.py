@@ -192,4 +192,4 @@ def _left_out(advice: AdviceNumbers) -> str:
 
 
 def _why(left: LeftOut) -> str:
-    return "does not fit these learners" if left.bytes is None else f"needs {format_bytes(left.bytes)}"
+    return "does not fit this task or these models" if left.bytes is None else f"needs {format_bytes(left.bytes)}"

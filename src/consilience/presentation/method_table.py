@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from consilience.config.overrides import parse_method
 from consilience.config.parts import DEFAULT_MODELS
+from consilience.data.registry import DATASETS
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.kinds import ALL_KINDS
 from consilience.learner.learner import Learner
@@ -44,7 +46,7 @@ def catalog(data: str, model: str | None, methods: Sequence[str] = ()) -> list[d
     methods: NAME or FILE.py:NAME, with settings or without; by default all, without those of packages that are broken.
     """
     if data not in SHAPES:
-        raise UnknownName("data set", data, SHAPES)
+        raise _other_data(data)
     (shape, classes), name = SHAPES[data], model or DEFAULT_MODELS[data]
     found = []
     for method in methods or method_names():
@@ -55,6 +57,17 @@ def catalog(data: str, model: str | None, methods: Sequence[str] = ()) -> list[d
                 raise
             log.warning("%s", error)
     return found
+
+
+def _other_data(data: str) -> ConfigurationError:
+    """Why there are no bytes for a data set: its shape is in its files, or it is known and is no images of classes."""
+    if data not in DATASETS and not Path(data).exists():
+        return UnknownName("data set", data, SHAPES)
+    return ConfigurationError(
+        f"the bytes of methods are listed for {', '.join(SHAPES)}, and not for {data!r}; leave data out to see which "
+        f"methods serve which tasks, and compare methods on it for their bytes: "
+        f"consilience compare --data {data} --rounds 1"
+    )
 
 
 def _entry(
