@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,36 @@ def test_settings_that_contradict_it_are_refused(others: dict[str, Any], message
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
     with pytest.raises(ClusterError, match=r"cluster is '127.0.0.1:9', and nothing listens there .*ray start --head"):
         simulate(**SIZE, cluster="127.0.0.1:9")
+
+
+def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+    """So that it can be started again under the same name."""
+    with pytest.raises(ClusterError, match="nothing listens there"):
+        simulate(**SIZE, cluster="127.0.0.1:9", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("says", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_an_address_of_another_program_is_refused(says: bytes) -> None:
+    """Ray would ask it for minutes."""
+
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(says)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        where = f"127.0.0.1:{server.server_address[1]}"
+        try:
+            with pytest.raises(ClusterError, match=f"cluster is '{where}', and what listens there is no Ray cluster"):
+                simulate(**SIZE, cluster=where)
+        finally:
+            server.shutdown()
+
+
+def test_a_port_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ClusterError, match="nothing listens there"):
+        simulate(**SIZE, cluster="127.0.0.1:99999")
 
 
 def test_a_comparison_says_so_too_and_leaves_its_folder_to_resume(command: Command) -> None:
