@@ -86,6 +86,13 @@ def _speaks_http2(there: socket.socket) -> bool:
     return len(frame) == 9 and frame[3] == _SETTINGS
 
 
+def losses(ray: Any) -> tuple[type[Exception], ...]:
+    """The errors of a call whose process, machine or result was lost, so that it may succeed another time."""
+    errors = ray.exceptions
+    found = errors.RayActorError, errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError
+    return (*found, errors.ObjectLostError)
+
+
 def resources(ray: Any) -> dict[str, float]:
     """What the cluster has in all: CPUs and GPUs."""
     found: Mapping[str, float] = ray.cluster_resources()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consilience.errors import ClusterError, first_sentence
-from consilience.simulation.cluster.connect import describe_resources
+from consilience.simulation.cluster.connect import describe_resources, losses
 from consilience.simulation.engines.ray.shard import Shard
 
 log = logging.getLogger("consilience")
@@ -97,7 +97,7 @@ class RemoteShard:
 
         If the actor is lost, a new one is asked.
         """
-        errors, losses = self.ray.exceptions, 0
+        errors, lost = self.ray.exceptions, 0
         while True:
             earlier = [each for each in self._unnoticed if each.number < call.number]
             try:
@@ -105,11 +105,13 @@ class RemoteShard:
                 break
             except errors.RayTaskError as error:
                 raise self._explained(error) from None
-            except errors.RayError as error:  # a lost process, one that had no memory left, or a lost result
-                losses += 1
-                if losses > _LOSSES:
-                    raise self._lost_too_often(losses, error) from error
+            except losses(self.ray) as error:
+                lost += 1
+                if lost > _LOSSES:
+                    raise self._lost_too_often(lost, error) from error
                 self._replace()
+            except errors.RayError as error:  # such as one that cannot be sent
+                raise ClusterError(f"{self.name}, on {self.node}: {error}") from error
         for each in (*earlier, call):
             each.done, each.ref = True, None
         self._unnoticed = [each for each in self._unnoticed if each.number > call.number]
@@ -117,9 +119,9 @@ class RemoteShard:
             self._calls.remove(call)
         return found
 
-    def _lost_too_often(self, losses: int, error: Exception) -> ClusterError:
+    def _lost_too_often(self, lost: int, error: Exception) -> ClusterError:
         return ClusterError(
-            f"{self.name}: the process was lost {losses} times at the same work, at last on {self.node}: "
+            f"{self.name}: the process was lost {lost} times at the same work, at last on {self.node}: "
             f"{first_sentence(error)}; if it needs more memory than there is, take fewer workers or smaller batches"
         )
 
