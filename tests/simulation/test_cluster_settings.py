@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socketserver
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import torch
 
 from consilience import Dataset, compare, simulate
 from consilience.config.config import make_config
+from consilience.data import load
 from consilience.errors import ClusterError, ConfigurationError
 from consilience.papers import Scale
+from consilience.simulation.engines.ray import shard
 
 Command = Callable[..., tuple[int, str, str]]
 SIZE: dict[str, Any] = {"data": "digits", "train": 40, "test": 20, "learners": 2, "rounds": 1}
@@ -149,3 +152,16 @@ def test_what_comes_from_ray_may_be_read_only() -> None:
     copy = _to_torch(array)
     copy += 1
     assert array.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_process_there_is_as_deterministic_as_one_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of matrices on a GPU need a variable of the environment, which each process reads for itself."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(shard, "keep_log", lambda: None)
+    monkeypatch.setattr(shard, "LoopEngine", lambda *given: None)
+    try:
+        shard.Shard().set_up([], load("digits"), None, "loop", deterministic=True)
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" and torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
