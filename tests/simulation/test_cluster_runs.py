@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor, nn
 
 from consilience import compare, sweep
 from consilience.errors import ClusterError
+from consilience.models import SplitModel
 from consilience.papers import Cell, Reproduction, Scale
 from consilience.papers.run import run_reproduction
+from consilience.simulation.cluster import tasks
+from consilience.simulation.engines.stack.stackable import CannotStackError
+from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
 from tests.cluster_tools import TwoNodes, assert_same_checkpoint, assert_same_records, two_nodes
 
+Command = Callable[..., tuple[int, str, str]]
 SIZE: dict[str, Any] = {"data": "digits", "train": 60, "test": 30, "learners": 3, "rounds": 2, "engine": "loop"}
 METHODS = ("fedavg", "consilience")
 
@@ -28,6 +37,32 @@ METHODS = ("fedavg", "consilience")
 def nodes() -> Iterator[TwoNodes]:
     with two_nodes(cpus=1) as started:
         yield started
+
+
+class Odd(Exception):
+    """Cannot be made again from its message alone, as it would have to be after it was sent."""
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(f"code {code}")
+
+
+def odd() -> SplitModel:
+    class Failing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training and len(x) == 20 and in_a_task():  # all samples of a learner
+                raise Odd(code=3)
+            return x
+
+    return SplitModel(nn.Sequential(nn.Flatten(), Failing(), nn.Linear(64, 16)), nn.Linear(16, 10))
+
+
+def in_a_task() -> bool:
+    ray: Any = importlib.import_module("ray")
+    return ray.get_runtime_context().get_task_id() is not None
+
+
+def forgetful() -> SplitModel:
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(64, 16)), nn.Linear(16, 10))
 
 
 def without_times(summary: dict[str, Any]) -> dict[str, Any]:
@@ -107,8 +142,9 @@ def test_ctrl_c_stops_all_runs_after_their_round_and_they_resume(nodes: TwoNodes
     folder, there = tmp_path / "there", settings | {"cluster": nodes.address}
     stopped = compare(methods=["fedavg", "consilience"], **there, out=folder, on_round=on_round)
     assert pressed and not stopped.finished
-    rounds = [RunFolder(folder / name).result["rounds"] for name in ("fedavg", "consilience")]  # type: ignore[index]
-    assert all(0 < each < 200 for each in rounds)
+    results = [RunFolder(folder / name).result for name in ("fedavg", "consilience")]
+    rounds = [each["rounds"] for each in results if each is not None]  # one of them may not have begun
+    assert rounds and all(0 < each < 200 for each in rounds)
     resumed = compare(resume=folder)
     here = compare(methods=["fedavg", "consilience"], **settings, workers=0, out=tmp_path / "here")
     for name, result in here.results.items():
@@ -141,3 +177,31 @@ def test_a_run_whose_machine_is_lost_starts_again_elsewhere(
 def test_more_cpus_than_a_machine_has_are_refused(nodes: TwoNodes) -> None:
     with pytest.raises(ClusterError, match=r"each run takes 2 CPUs of one machine of cluster .*, and none has that"):
         compare(methods=["fedavg"], **SIZE, cluster=nodes.address, workers=2)
+
+
+def test_data_that_a_machine_does_not_have_are_named_with_the_machine(
+    nodes: TwoNodes, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_task = tasks._as_task
+
+    def elsewhere(run: PlannedRun) -> PlannedRun:
+        found = as_task(run)
+        return replace(found, config=found.config.replace(data="/nowhere/ours.csv"))
+
+    monkeypatch.setattr(tasks, "_as_task", elsewhere)
+    Path("ours.csv").write_text("a,b,y\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(40)))
+    size = ["--data", "ours.csv", "--label", "y", "--learners", "2", "--rounds", "1"]
+    code, _, said = command("compare", "--methods", "fedavg", *size, "--cluster", nodes.address)
+    place = r"\(on the cluster: run 1, on .* \(node \w+\)\)"
+    assert code != 0 and re.search(rf"error: .*/nowhere/ours\.csv.* {place}$", said.strip()), said
+
+
+def test_an_error_of_a_run_that_cannot_be_sent_is_not_taken_for_a_lost_machine(nodes: TwoNodes) -> None:
+    with pytest.raises(ClusterError, match=r"run 1 \(fedavg\) failed on the cluster: (.|\n)*Odd: code 3"):
+        compare(methods=["fedavg"], **SIZE, model=odd, cluster=nodes.address)
+
+
+def test_what_cannot_be_stacked_there_is_named_as_here(nodes: TwoNodes) -> None:
+    with pytest.raises(CannotStackError, match="draws random numbers as it trains") as caught:
+        compare(methods=["fedavg"], **SIZE | {"engine": "stack"}, model=forgetful, cluster=nodes.address)
+    assert "on the cluster: run 1, on " in caught.value.__notes__[0]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,10 @@ import torch
 
 from consilience import Dataset, compare, simulate
 from consilience.config.config import make_config
+from consilience.data import load
 from consilience.errors import ClusterError, ConfigurationError
 from consilience.papers import Scale
+from consilience.simulation.engines.ray import shard
 
 Command = Callable[..., tuple[int, str, str]]
 SIZE: dict[str, Any] = {"data": "digits", "train": 40, "test": 20, "learners": 2, "rounds": 1}
@@ -44,6 +49,36 @@ def test_settings_that_contradict_it_are_refused(others: dict[str, Any], message
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
     with pytest.raises(ClusterError, match=r"cluster is '127.0.0.1:9', and nothing listens there .*ray start --head"):
         simulate(**SIZE, cluster="127.0.0.1:9")
+
+
+def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+    """So that it can be started again under the same name."""
+    with pytest.raises(ClusterError, match="nothing listens there"):
+        simulate(**SIZE, cluster="127.0.0.1:9", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("says", [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_an_address_of_another_program_is_refused(says: bytes) -> None:
+    """Ray would ask it for minutes."""
+
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(says)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        where = f"127.0.0.1:{server.server_address[1]}"
+        try:
+            with pytest.raises(ClusterError, match=f"cluster is '{where}', and what listens there is no Ray cluster"):
+                simulate(**SIZE, cluster=where)
+        finally:
+            server.shutdown()
+
+
+def test_a_port_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ClusterError, match="nothing listens there"):
+        simulate(**SIZE, cluster="127.0.0.1:99999")
 
 
 def test_a_comparison_says_so_too_and_leaves_its_folder_to_resume(command: Command) -> None:
@@ -117,3 +152,16 @@ def test_what_comes_from_ray_may_be_read_only() -> None:
     copy = _to_torch(array)
     copy += 1
     assert array.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_process_there_is_as_deterministic_as_one_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of matrices on a GPU need a variable of the environment, which each process reads for itself."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(shard, "keep_log", lambda: None)
+    monkeypatch.setattr(shard, "LoopEngine", lambda *given: None)
+    try:
+        shard.Shard().set_up([], load("digits"), None, "loop", deterministic=True)
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" and torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)

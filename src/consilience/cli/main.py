@@ -85,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=list(arguments) if arguments is not None else None)
     except ConsilienceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        where = [f" ({note})" for note in getattr(error, "__notes__", ()) if "\n" not in note]  # without tracebacks
+        print(f"error: {error}{''.join(where)}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigurationError) else 1)
     except ModuleNotFoundError as error:
         extra = next((extra for extra, needed in _EXTRAS.items() if (error.name or "").split(".")[0] in needed), None)

@@ -6,6 +6,7 @@ answers) stays in the machine's memory, in float64 where it is elsewhere.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,6 +24,12 @@ def has_float64(device: torch.device) -> bool:
 def widest_float(device: torch.device) -> torch.dtype:
     """The most precise type that a device can compute in."""
     return torch.float64 if has_float64(device) else torch.float32
+
+
+def be_deterministic() -> None:
+    """Use deterministic operations from now on, where torch has them."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is first used
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def state_device(device: torch.device) -> torch.device:

@@ -101,14 +101,17 @@ def simulate(
     with torch_configured_for(config):
         name = choose_engine(config, setup, before=_engine_before(folder, config))
     place = folder.path if folder is not None else Path(out) if out is not None else None
-    with lock_folder(place) if place is not None else nullcontext():
+    with (
+        torch_configured_for(config),
+        open_engine(config, setup, name) as engine,  # refused where the cluster is not there: nothing is written then
+        lock_folder(place) if place is not None else nullcontext(),
+    ):
         if out is not None:  # nothing is refused from here on
             folder = RunFolder.create(Path(out), config)
             folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
-        with torch_configured_for(config), open_engine(config, setup, name) as engine:
-            # All data is read for them.
-            fingerprints = run_fingerprints(dataset, chosen, config) | frozen_fingerprint(setup) if folder else {}
-            return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
+        # All data is read for them.
+        fingerprints = run_fingerprints(dataset, chosen, config) | frozen_fingerprint(setup) if folder else {}
+        return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
 
 
 def _engine_before(folder: RunFolder | None, config: Config) -> EngineName | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
 from consilience import Result, simulate
 from consilience.errors import ClusterError
 from consilience.methods import METHODS
+from consilience.models import SplitModel
 from consilience.simulation.engines.jobs import Job, Work
 from consilience.simulation.engines.ray import remote_shard
 from consilience.simulation.engines.ray.engine import RayEngine
@@ -180,4 +183,38 @@ def test_an_error_there_is_raised_here_and_says_where(nodes: TwoNodes, monkeypat
     monkeypatch.setattr(SentAnswers, "send", lambda self, shard, job: None)
     with pytest.raises(IndexError) as caught:
         simulate(**SIZE, cluster=nodes.address, workers=2)
+    assert any("on the cluster: learners 0, 2, on " in note for note in caught.value.__notes__)
+
+
+def die() -> SplitModel:
+    """Ends the process of a cluster that trains it, as the system does where there is no memory left."""
+
+    class Dying(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            ray: Any = importlib.import_module("ray")
+            if self.training and ray.get_runtime_context().get_actor_id():
+                os._exit(1)
+            return x
+
+    return SplitModel(nn.Sequential(nn.Flatten(), Dying(), nn.Linear(64, 16)), nn.Linear(16, 10))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_work_that_ends_its_process_each_time_is_given_up(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_shard, "_LOSSES", 1)
+    with pytest.raises(ClusterError, match=r"learner 0: the process was lost 2 times at the same work, .* take fewer"):
+        simulate(**SIZE | {"learners": 1}, model=die, cluster=nodes.address, workers=1)
+
+
+@pytest.mark.usefixtures("kept")
+def test_an_error_that_nobody_waits_for_is_raised_too(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise learners would go on with other states than they were given."""
+    call = RemoteShard.call
+
+    def to_no_cohort(self: RemoteShard, method: str, *arguments: Any, changes: bool = True) -> Any:
+        return call(self, method, *((99, *arguments[1:]) if method == "write" else arguments), changes=changes)
+
+    monkeypatch.setattr(RemoteShard, "call", to_no_cohort)
+    with pytest.raises(IndexError) as caught:
+        simulate(**SIZE, method="fedavg", cluster=nodes.address, workers=2)
     assert any("on the cluster: learners 0, 2, on " in note for note in caught.value.__notes__)

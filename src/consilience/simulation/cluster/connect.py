@@ -14,6 +14,8 @@ from consilience.user_code import own_modules
 
 LOCAL, AUTO = "local", "auto"
 _PROBE_SECONDS = 5.0  # for an address to answer
+_SETTINGS = 4  # the kind of the first frame of HTTP/2 from either side, in its fourth of nine bytes
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 _START = "start one with `ray start --head`, and on every other machine `ray start --address=HOST:PORT`"
 
 
@@ -56,13 +58,39 @@ def _connect(ray: Any, cluster: str) -> None:
 
 
 def _probe(address: str) -> None:
-    """Refuse an address at which nobody listens, which Ray itself takes long to find out."""
+    """Refuse an address at which nobody listens, or another program, which Ray itself takes minutes to find out."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_PROBE_SECONDS).close()
-    except OSError as error:
-        reason = error.strerror or str(error)
+        with socket.create_connection((host, int(port)), timeout=_PROBE_SECONDS) as there:
+            speaks = _speaks_http2(there)
+    except (OSError, OverflowError) as error:  # of a port above 65535
+        reason = getattr(error, "strerror", None) or str(error)
         raise ClusterError(f"cluster is {address!r}, and nothing listens there ({reason}); {_START}") from error
+    if not speaks:
+        raise ClusterError(
+            f"cluster is {address!r}, and what listens there is no Ray cluster; give the address of its head node, "
+            f"which `ray start --head` prints, or {_START}"
+        )
+
+
+def _speaks_http2(there: socket.socket) -> bool:
+    """Whether a server greets as those of Ray do. Encrypted connections are left to Ray."""
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return True
+    try:
+        there.sendall(_GREETING)
+        with there.makefile("rb") as answer:
+            frame = answer.read(9)
+    except OSError:  # it says nothing, or hangs up
+        return False
+    return len(frame) == 9 and frame[3] == _SETTINGS
+
+
+def losses(ray: Any) -> tuple[type[Exception], ...]:
+    """The errors of a call whose process, machine or result was lost, so that it may succeed another time."""
+    errors = ray.exceptions
+    found = errors.RayActorError, errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError
+    return (*found, errors.ObjectLostError)
 
 
 def resources(ray: Any) -> dict[str, float]:

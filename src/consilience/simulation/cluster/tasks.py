@@ -15,7 +15,7 @@ from typing import Any
 import consilience
 from consilience.config.config import Config
 from consilience.errors import ClusterError
-from consilience.simulation.cluster.connect import connected, describe_resources, own_code_by_value
+from consilience.simulation.cluster.connect import connected, describe_resources, losses, own_code_by_value
 from consilience.simulation.cluster.packed_folder import pack, unpack, write_files
 from consilience.simulation.cluster.remote_run import Ended, run_remotely
 from consilience.simulation.cluster.reports import Report, Reports
@@ -157,8 +157,9 @@ class _TasksOf:
         except errors.RayTaskError as error:
             self._fail(error.cause)
         except errors.RayError as error:
-            run = self.runs[number]
-            self._fail(ClusterError(f"run {number + 1} ({run.config.method.label}) was lost too often: {error}"))
+            name = f"run {number + 1} ({self.runs[number].config.method.label})"
+            what = "was lost too often" if isinstance(error, losses(self.ray)) else "failed on the cluster"
+            self._fail(ClusterError(f"{name} {what}: {error}"))
         folder, files = self.runs[number].folder, self.ended[number].files
         if folder is not None and files is not None:
             unpack(files, folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -14,7 +13,7 @@ from torch import nn
 
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError, ConsilienceError
-from consilience.learner.device import has_float64
+from consilience.learner.device import be_deterministic, has_float64
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.base import Engine, EngineName
 from consilience.simulation.engines.branches.engine import TOGETHER
@@ -63,8 +62,7 @@ def torch_configured_for(config: Config) -> Iterator[None]:
     """Configure torch for a run, and restore it afterwards: its device, and deterministic operations if asked for."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if config.execution.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is first used
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        be_deterministic()
     device = torch.device(config.execution.device)
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():

@@ -67,6 +67,10 @@ class BranchStep(StackedStep):
         """Let the graph know the rows' generators."""
         self.generators.register(graph)
 
+    def after_failed_recording(self) -> None:
+        """Go on with generators that no graph knows."""
+        self.generators.renew()
+
     def take(self, rows: Rows, batch: StackedBatch, data: SharedData) -> None:
         """One row after the other on each lane."""
         self.lanes.run([partial(self._take_one, i, rows, batch, data) for i in range(len(rows.losses))])

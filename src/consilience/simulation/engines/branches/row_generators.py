@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 
 from consilience.randomness import seed_of
+from consilience.simulation.engines.stack.cuda_graphs import renewed
 
 
 class RowGenerators:
@@ -46,6 +47,10 @@ class RowGenerators:
             raise RuntimeError("the model draws random numbers on the CPU, and a recording would repeat the same ones")
         for generator in self._gpu if self._drawn_on_gpu else ():
             graph.register_generator_state(generator)
+
+    def renew(self) -> None:
+        """Give up the generators that a graph knows whose recording failed; the numbers go on."""
+        self._gpu = [renewed(generator) for generator in self._gpu]
 
     @contextmanager
     def _on_cpu(self, row: int) -> Iterator[None]:

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.errors import ClusterError
-from consilience.simulation.cluster.connect import describe_resources
+from consilience.errors import ClusterError, first_sentence
+from consilience.simulation.cluster.connect import describe_resources, losses
 from consilience.simulation.engines.ray.shard import Shard
 
 log = logging.getLogger("consilience")
@@ -21,6 +21,8 @@ log = logging.getLogger("consilience")
 _START_SECONDS = 120.0  # for a process to start on the cluster
 _REPLACE_SECONDS = 180.0  # until no other process is asked for in place of a lost one
 _COPY_SECONDS = 30.0  # between copies of the states: as often as a run saves checkpoints
+_WAITED_FOR = ("do", "read")  # the methods whose results are asked for
+_LOSSES = 3  # of processes that are waited for at one call; what is lost again is lost because of the work
 
 
 @dataclass(eq=False)
@@ -31,6 +33,7 @@ class Call:
     arguments: tuple[Any, ...]
     changes: bool
     ref: Any = None
+    number: int = 0  # among all that were made, in order
     done: bool = False
 
 
@@ -45,6 +48,8 @@ class RemoteShard:
         self.node, self.versions = "", ("", "")
         self.sent_answers: dict[int, Any] = {}
         self._calls: list[Call] = []
+        self._unnoticed: list[Call] = []  # those whose results nobody asks for: an error in one must not pass unnoticed
+        self._made = 0
         self._copied = time.monotonic()
         self._actor: Any = None
 
@@ -88,20 +93,37 @@ class RemoteShard:
         return made
 
     def result(self, call: Call) -> Any:
-        """The result of a call; an error in the shard is raised here. If the actor is lost, a new one is asked."""
-        errors = self.ray.exceptions
+        """The result of a call; an error in the shard is raised here, also that of an earlier call nobody waits for.
+
+        If the actor is lost, a new one is asked.
+        """
+        errors, lost = self.ray.exceptions, 0
         while True:
+            earlier = [each for each in self._unnoticed if each.number < call.number]
             try:
-                found = self.ray.get(call.ref)
+                found = self.ray.get([each.ref for each in (*earlier, call)])[-1]
                 break
             except errors.RayTaskError as error:
                 raise self._explained(error) from None
-            except (errors.RayActorError, errors.ObjectLostError):
+            except losses(self.ray) as error:
+                lost += 1
+                if lost > _LOSSES:
+                    raise self._lost_too_often(lost, error) from error
                 self._replace()
-        call.done, call.ref = True, None
+            except errors.RayError as error:  # such as one that cannot be sent
+                raise ClusterError(f"{self.name}, on {self.node}: {error}") from error
+        for each in (*earlier, call):
+            each.done, each.ref = True, None
+        self._unnoticed = [each for each in self._unnoticed if each.number > call.number]
         if not call.changes:
             self._calls.remove(call)
         return found
+
+    def _lost_too_often(self, lost: int, error: Exception) -> ClusterError:
+        return ClusterError(
+            f"{self.name}: the process was lost {lost} times at the same work, at last on {self.node}: "
+            f"{first_sentence(error)}; if it needs more memory than there is, take fewer workers or smaller batches"
+        )
 
     def wait_for_set_up(self) -> None:
         """Wait for the first call; an error in it is raised here."""
@@ -125,16 +147,20 @@ class RemoteShard:
         self._copied = time.monotonic()
 
     def _waited_for(self) -> list[Call]:
-        return [call for call in self._calls if call.method in ("do", "read")]
+        return [call for call in self._calls if call.method in _WAITED_FOR]
 
     def _make(self, call: Call) -> None:
-        call.ref = getattr(self._actor, call.method).remote(*call.arguments)
+        self._made += 1
+        call.number, call.ref = self._made, getattr(self._actor, call.method).remote(*call.arguments)
+        if call.method not in _WAITED_FOR:
+            self._unnoticed.append(call)
 
     def _replace(self) -> None:
         """Go on with a new actor, wherever there is room."""
         lost = self.node
         log.warning("%s: lost the process on %s; played again from a copy of their states", self.name, lost)
         self._start_again()
+        self._unnoticed = []
         for call in self._calls:
             self._make(call)
         log.warning("%s: go on, on %s", self.name, self.node)

@@ -16,6 +16,7 @@ import consilience
 from consilience.channels import Answer
 from consilience.data import Dataset
 from consilience.data.local_test_sets import LocalTestSets
+from consilience.learner.device import be_deterministic
 from consilience.learner.state import LearnerState, Path
 from consilience.simulation.cluster.node import LogLine, keep_log, node_name
 from consilience.simulation.engines.base import EngineName
@@ -48,7 +49,7 @@ class Shard:
     ) -> None:
         """Open the engine."""
         if deterministic:
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            be_deterministic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the data are read-only: nobody writes them
             self.engine = LoopEngine(plans, data, 0, own) if name == "loop" else TOGETHER[name](plans, data, own)

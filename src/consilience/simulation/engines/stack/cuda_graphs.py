@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Hashable
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -24,12 +26,16 @@ class Graphs:
     """Recorded work by key. The work must read from and write into tensors with fixed addresses.
 
     prepare: called with each new graph before work is recorded in it; raises a RuntimeError where it cannot be.
+    abandon: called after a recording that failed, which leaves the generators it knew unusable.
     """
 
     def __init__(
-        self, device: torch.device, prepare: Callable[[torch.cuda.CUDAGraph], None] = lambda graph: None
+        self,
+        device: torch.device,
+        prepare: Callable[[torch.cuda.CUDAGraph], None] = lambda graph: None,
+        abandon: Callable[[], None] = lambda: None,
     ) -> None:
-        self._prepare = prepare
+        self._device, self._prepare, self._abandon = device, prepare, abandon
         self.enabled = device.type == "cuda"
         self._not_recordable: set[Hashable] = set()
         self._runs: dict[Hashable, int] = {}
@@ -80,10 +86,33 @@ class Graphs:
             if not self._not_recordable:
                 log.warning(
                     "a step cannot be recorded as a CUDA graph and is launched anew each time, which is slower: %s",
-                    first_sentence(error),
+                    _reason(error),
                 )
             self._not_recordable.add(key)
+            self._recorded.clear()  # what was recorded goes on with the generators that are given up
+            self._abandon()
+            default = torch.cuda.default_generators[self._device.index or 0]
+            default.graphsafe_set_state(renewed(default))
             return
         if failed is not None:
             raise failed
         self._recorded[key] = graph
+
+
+def renewed(generator: torch.Generator) -> torch.Generator:
+    """A generator that goes on with another's numbers.
+
+    To torch, the other still is in the recording that failed: it would refuse to draw outside of one.
+    """
+    found = torch.Generator(generator.device)
+    found.set_state(generator.get_state())
+    return found
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong first, and where: of a recording that fails, torch says at its end only that it failed."""
+    while isinstance(error.__context__, Exception):
+        error = error.__context__
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{first_sentence(error)}{where}"

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,10 @@ class CannotStackError(ConfigurationError):
     def __init__(self, reason: str, *, recordable: bool) -> None:
         super().__init__(f"{reason}{_USE_LOOP}{_USE_BRANCHES if recordable else ''}")
         self.reason, self.recordable = reason, recordable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It may come from another process, with notes of where."""
+        return partial(CannotStackError, recordable=self.recordable), (self.reason,), self.__dict__
 
 
 def why_not_stacked(learner: Learner) -> CannotStackError | None:

@@ -63,6 +63,9 @@ class StackedStep:
     def before_recording(self, graph: torch.cuda.CUDAGraph) -> None:
         """Called before steps are recorded as a CUDA graph."""
 
+    def after_failed_recording(self) -> None:
+        """Called when steps could not be recorded."""
+
     def take(self, rows: Rows, batch: StackedBatch, data: SharedData) -> None:
         """Move the parameters of these rows; rows without a step left stay as they are."""
         learner, state, binding, active = rows.learner, rows.state, rows.learner.binding, batch.active

@@ -67,7 +67,7 @@ class StackedTrainer:
         self.uploads: Uploads = {}
         self.results: dict[tuple[str, ...], Tensor] = {}
         self.seen: Representations = {}
-        self.graphs = Graphs(device, step.before_recording)
+        self.graphs = Graphs(device, step.before_recording, step.after_failed_recording)
 
     # -- rows in and out -----------------------------------------------------------------------------------------------
 
