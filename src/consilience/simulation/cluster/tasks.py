@@ -67,8 +67,9 @@ class _TasksOf:
     def __enter__(self) -> _TasksOf:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=True)
-        self.reports = self.ray.remote(Reports).options(num_cpus=0, scheduling_strategy=here).remote()
+        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
+        kept = {"num_cpus": 0, "scheduling_strategy": here, "max_task_retries": _RETRIES}
+        self.reports = self.ray.remote(Reports).options(**kept).remote()  # here: lost only if this program is, too
         task = self.ray.remote(run_remotely).options(max_retries=_RETRIES, scheduling_strategy="SPREAD", **self.taken)
         with own_code_by_value(self.ray):
             data = {id(run.data): run.data for run in self.runs}
