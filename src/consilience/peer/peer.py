@@ -95,7 +95,7 @@ class Peer(FederationMember, LoopTraining):
         refuse_moves_before_batches(self.exchanges, charter)
         plan = charter_plan(charter, [e for e in self.exchanges if e.name in self.role.uploading])
         FederationMember.__init__(self, connection, plan)
-        self._found_by_share = False  # answers that `refresh` has not reported to the loop
+        self._found_by_share = False  # answers that a loop may still wait for
         self._privacy = loop_privacy(plan, self.role, charter.name)
         self._contributions = LoopContributions(self._context, self._gradients, self._privacy)
         self._answers = LoopAnswers(connection, self.role, self.exchanges, self._context)
@@ -112,13 +112,13 @@ class Peer(FederationMember, LoopTraining):
     def refresh(self, wait: float = 0.0) -> bool:
         """Download new answers, which change the model where weights are shared; whether there were any.
 
-        wait: the most seconds to wait until there is one; without a relay, until all others have uploaded the round
-        that you uploaded last. Without it, the call takes at most the timeout of `join`.
+        wait: the most seconds to wait until there is one, which `share` may have downloaded; without a relay, until all
+        others have uploaded the round that you uploaded last. Without it, the call takes at most the timeout of `join`.
         """
-        by_share, self._found_by_share = self._found_by_share, False
-        found = self._download(self._answers.channels(), self._context.pool_draws(), wait, by_share)
+        some, self._found_by_share = wait > 0 and self._found_by_share, False
+        found = self._download(self._answers.channels(), self._context.pool_draws(), wait, some)
         self._answers.receive(found)
-        return bool(found) or by_share
+        return some or bool(found)
 
     # -- uploading ---------------------------------------------------------------------------------------------------
 
