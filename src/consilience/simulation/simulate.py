@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Unpack, get_args
 
@@ -17,11 +17,11 @@ from consilience.config.settings import Settings
 from consilience.data import Dataset
 from consilience.data.own_data import DataSource, to_dataset
 from consilience.data.partition import parse_partition
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.kinds import kind_of
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.simulation.engines.base import EngineName
+from consilience.simulation.engines.base import Engine, EngineName
 from consilience.simulation.engines.choose import (
     check_device,
     choose_engine,
@@ -101,17 +101,28 @@ def simulate(
     with torch_configured_for(config):
         name = choose_engine(config, setup, before=_engine_before(folder, config))
     place = folder.path if folder is not None else Path(out) if out is not None else None
-    with (
-        torch_configured_for(config),
-        open_engine(config, setup, name) as engine,  # refused where the cluster is not there: nothing is written then
-        lock_folder(place) if place is not None else nullcontext(),
-    ):
-        if out is not None:  # nothing is refused from here on
-            folder = RunFolder.create(Path(out), config)
+    with lock_folder(place) if place is not None else nullcontext():
+        new = None
+        if out is not None:
+            folder = new = RunFolder.create(Path(out), config)
             folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
-        # All data is read for them.
-        fingerprints = run_fingerprints(dataset, chosen, config) | frozen_fingerprint(setup) if folder else {}
-        return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
+        with torch_configured_for(config), _opened(config, setup, name, new) as engine:
+            # All data is read for them.
+            fingerprints = run_fingerprints(dataset, chosen, config) | frozen_fingerprint(setup) if folder else {}
+            return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
+
+
+@contextmanager
+def _opened(config: Config, setup: Setup, name: EngineName, new: RunFolder | None) -> Iterator[Engine]:
+    """The engine. Where it is refused, as by a cluster that is not there, the new folder is deleted again."""
+    with ExitStack() as stack:
+        try:
+            engine = stack.enter_context(open_engine(config, setup, name))
+        except ConsilienceError:
+            if new is not None:
+                new.delete_unstarted()
+            raise
+        yield engine
 
 
 def _engine_before(folder: RunFolder | None, config: Config) -> EngineName | None:

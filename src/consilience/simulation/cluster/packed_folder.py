@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from consilience.files import replace_file, report_write_errors
-from consilience.simulation.records.run_folder import RESULT
-from consilience.simulation.records.run_lock import LOCK
+from consilience.simulation.records.run_folder import LOCK, RESULT
 
 PackedFolder = Mapping[str, bytes]
 """The contents of files by their path inside the folder."""

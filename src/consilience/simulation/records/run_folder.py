@@ -11,7 +11,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ _POINTER = "checkpoint.json"
 _CHECKPOINT, _BEST = "checkpoint", "best"
 RESULT = "result.json"
 PROVENANCE = "data.json"
+LOCK = ".lock"
 Plan = TypeVar("Plan")
 
 
@@ -111,6 +112,13 @@ class RunFolder:
         """Save the origin of the data and its split between learners."""
         with report_write_errors(self.path / PROVENANCE):
             self._replace(PROVENANCE, readable_json(found).encode())
+
+    def delete_unstarted(self) -> None:
+        """Delete what there is of a run that was refused before its first round; files of others stay."""
+        with suppress(OSError):
+            for name in ("config.toml", PROVENANCE, LOCK):
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

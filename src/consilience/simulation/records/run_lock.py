@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from consilience.files import is_locked, lock_file, report_write_errors
-from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.records.run_folder import LOCK, RunFolder
 
-LOCK = ".lock"
 _TAIL = 1 << 16  # bytes at the end of metrics.jsonl that are read for the last round
 
 
