@@ -503,7 +503,7 @@ def test_frozen_part_is_one_for_all_learners(case: str, chance: Mapping[str, Any
     config = settings(case, device, weight_decay=0.1, **chance)
     state, _ = assert_engines_agree(config, data, models=[backbone], branches=case == "consilience")
     found = {}
-    for engine in ("loop", "stack"):
+    for engine in ("loop", "stack", "branches"):
         with stage(engine, config, data, models=[backbone]) as rounds:
             started = run_rounds(rounds, 0)[0]
             frozen = rounds.engine.learners[0].modules.frozen
@@ -517,7 +517,8 @@ def test_frozen_part_is_one_for_all_learners(case: str, chance: Mapping[str, Any
         assert started["learners.0.buffers"].shape[1] == 0 and "learners.0.other_buffers.int64" not in started
         assert (state["learners.0.parameters"] != started["learners.0.parameters"]).any(axis=1).all()
     assert before.keys() == {"float64", "int64"}
-    assert all(torch.equal(values, found["loop"][kind]) for kind, values in found["stack"].items())
+    for other in ("stack", "branches"):
+        assert all(torch.equal(values, found["loop"][kind]) for kind, values in found[other].items())
 
 
 # BatchNorm depends on the whole batch, so a partial batch cannot be padded
