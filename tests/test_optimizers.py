@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import pytest
@@ -11,7 +12,17 @@ from torch import Tensor
 
 from consilience.config.parts import OPTIMIZER_NAMES
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Optimizer, SignSGD, build_optimizer, clip_norm
+from consilience.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    Adam,
+    AdamW,
+    Optimizer,
+    SignSGD,
+    build_optimizer,
+    clip_norm,
+    update_in_place,
+)
 
 Torch = Callable[[list[Tensor]], torch.optim.Optimizer]
 
@@ -175,6 +186,25 @@ def test_nothing_handed_in_is_changed(ours: Optimizer) -> None:
     ours.update(at, gradient, state, 1)
     assert at.tolist() == [1.0, 1.0, 1.0] and gradient.tolist() == [1.0, 2.0, 3.0]
     assert all(not v.any() for v in state.values())
+
+
+@every_optimizer
+@pytest.mark.parametrize("changed", [None, torch.arange(300_000) % 3 > 0], ids=["all", "two thirds"])
+def test_steps_in_place_have_the_bits_of_steps_at_once(ours: Optimizer, changed: Tensor | None) -> None:
+    """300,000 parameters are three parts, the last a partial one."""
+    grads, start = gradients(3, 300_000, torch.float32), torch.linspace(-1, 1, 300_000)
+    ours = copy(ours)
+    object.__setattr__(ours, "lr", torch.tensor(0.01))  # a learner's own, as in a sweep
+    at, state = start, slots(ours, start)
+    here, own = start.clone(), slots(ours, start)
+    for number, gradient in enumerate(grads, start=1):
+        before = at
+        at, state = ours.update(at, gradient, state, number)
+        at = at if changed is None else torch.where(changed, at, before)
+        update_in_place(ours, here, gradient, own, number, changed)
+    assert here.equal(at) and not here.equal(start)
+    assert all(own[name].equal(value) for name, value in state.items())
+    assert changed is None or here[~changed].equal(start[~changed])
 
 
 def test_clipping_shortens_long_gradients_only_by_hand() -> None:

@@ -8,7 +8,8 @@ whole gradient. Agrees with torch.optim and torch.nn.utils.clip_grad_norm_ (a te
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -19,6 +20,7 @@ from consilience.config.schedules import Rate, as_number, constant_number, numbe
 from consilience.errors import ConfigurationError, UnknownName
 
 Slots = dict[str, Tensor]
+_PART = 1 << 17  # values that a processor's cache holds with all that a step computes from them
 _CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
@@ -169,6 +171,35 @@ class AdamW(Adam):
         """One step."""
         decayed = parameters * (1 - as_number(self.lr) * self.weight_decay) if self.weight_decay else parameters
         return self._moved(decayed, clip_norm(gradient, self.clip), state, step)
+
+
+def update_in_place(
+    optimizer: Optimizer,
+    parameters: Tensor,
+    gradient: Tensor,
+    state: Slots,
+    step: int,
+    changed: Tensor | None = None,
+) -> None:
+    """One step of one learner, of its vectors themselves, with the bits of `update`.
+
+    On a CPU a part of the vectors at a time: what a step computes from ten million parameters would otherwise be memory
+    that the system gives and takes back at every operation, which takes longer than the arithmetic.
+    changed: (parameters,) which parameters change; None if all do. The state changes with all of them.
+    """
+    gradient, part = clip_norm(gradient, optimizer.clip), copy(optimizer)
+    object.__setattr__(part, "clip", None)
+    for where in _parts(parameters):
+        before, slots = parameters[where], {name: values[where] for name, values in state.items()}
+        moved, new = part.update(before, gradient[where], slots, step)
+        before.copy_(moved if changed is None else torch.where(changed[where], moved, before))
+        for name, values in new.items():
+            slots[name].copy_(values)
+
+
+def _parts(vector: Tensor) -> Iterator[slice]:
+    size = _PART if vector.device.type == "cpu" else len(vector)
+    return (slice(start, start + size) for start in range(0, len(vector), size))
 
 
 def clip_norm(gradient: Tensor, largest: float | None) -> Tensor:

@@ -12,6 +12,7 @@ from consilience.exchanges.owning import OwningExchange
 from consilience.learner.device import widest_float
 from consilience.learner.learner import Batch, Learner
 from consilience.learner.private_training import private_losses
+from consilience.optimizers import update_in_place
 
 
 def train(
@@ -86,16 +87,15 @@ def _private_step(
 def _optimizer_step(learner: Learner, summed: Tensor | None) -> None:
     """Move the parameters by the gradient, and add the gradient to the round's sum where it is kept."""
     state, gradient = learner.state, learner.binding.gradient
+    before = None if learner.rescaled is None else state.parameters[learner.rescaled].clone()
     state.step += 1
     own = optimized_gradient(learner, gradient)
-    moved, slots = learner.optimizer.update(state.parameters, own, dict(state.optimizer), int(state.step))
-    moved = with_rescaled_steps(learner, state.parameters, moved)
-    if summed is not None and learner.optimized is not None:
+    if summed is not None:
         summed += gradient
-        moved = torch.where(learner.optimized, moved, state.parameters)
-    state.parameters.copy_(moved)
-    for slot, value in slots.items():
-        state.optimizer[slot].copy_(value)
+    update_in_place(learner.optimizer, state.parameters, own, state.optimizer, int(state.step), learner.optimized)
+    if before is not None:
+        moved = state.parameters[learner.rescaled]
+        moved.copy_(rescaled_step(learner, before, moved))
 
 
 def optimized_gradient(learner: Learner, gradient: Tensor) -> Tensor:
@@ -111,11 +111,14 @@ def optimized_gradient(learner: Learner, gradient: Tensor) -> Tensor:
 def with_rescaled_steps(learner: Learner, before: Tensor, moved: Tensor) -> Tensor:
     """Parameters after a step, (..., parameters), `rescaled_modules` by their own steps; before: those before."""
     if learner.rescaled is not None:
-        step = moved[..., learner.rescaled] - before[..., learner.rescaled]
-        moved[..., learner.rescaled] = (
-            before[..., learner.rescaled] + learner.role.objective.step_factor(learner.task) * step
-        )
+        own = before[..., learner.rescaled], moved[..., learner.rescaled]
+        moved[..., learner.rescaled] = rescaled_step(learner, *own)
     return moved
+
+
+def rescaled_step(learner: Learner, before: Tensor, moved: Tensor) -> Tensor:
+    """Where `rescaled_modules` are after a step of their own length, (..., their parameters)."""
+    return before + learner.role.objective.step_factor(learner.task) * (moved - before)
 
 
 def reset_optimizer(learner: Learner) -> None:
