@@ -71,7 +71,8 @@ def whole(kept: tuple[Path, Path]) -> Path:
 
 @pytest.fixture
 def save_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "_SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(run_module, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(run_module, "_SAVE_SHARE", 1.0)  # however long it takes
 
 
 def arrays(folder: Path) -> dict[str, np.ndarray]:

@@ -37,7 +37,13 @@ from consilience.simulation.setup.setup import Setup
 
 OnRound = Callable[[str, int, int, History], None]
 """Called after each round with the method's name, the round, the number of rounds, and the history so far."""
-_SAVE_SECONDS = 30.0  # between checkpoints; resuming from any of them gives the same bits
+_SAVE_SECONDS = 30.0  # between checkpoints, at least; resuming from any of them gives the same bits
+_SAVE_SHARE = 0.1  # of the time is spent on saving checkpoints, at most
+
+
+def seconds_until_save(took: float) -> float:
+    """From the end of a checkpoint that took so long to the next one: a large one is saved less often."""
+    return max(_SAVE_SECONDS, took * (1 / _SAVE_SHARE - 1))
 
 
 class StopRun(Exception):
@@ -68,7 +74,8 @@ class Run:
         self.best: BestModels | None = None  # with a validation split
         self.peak = 0.0
         self.device_peak = 0.0  # before this process resumed the run
-        self._measured = self._saved = -float("inf")
+        self._measured = -float("inf")
+        self._save_at = 0.0
 
     def run(self) -> Result:
         """Run the rounds that are left, and return the result."""
@@ -78,7 +85,7 @@ class Run:
         if not self._resumed():
             self.history.add(first)
             self._record(0)
-            self.saved_round, self._saved = 0, time.monotonic()
+            self.saved_round, self._save_at = 0, time.monotonic() + seconds_until_save(0)
             if self.keep_models:
                 self._save()
         with self._stop_on_interrupt() as stop:
@@ -137,7 +144,7 @@ class Run:
         self._measure()
         if self.on_round is not None:
             self.on_round(self.setup.method.name, following, self.config.training.rounds, self.history)
-        if time.monotonic() - self._saved > _SAVE_SECONDS:
+        if time.monotonic() > self._save_at:
             self._save()
 
     def _record(self, round_: int) -> None:
@@ -149,13 +156,14 @@ class Run:
             self.folder.rewrite(self.history.lines(round_))
 
     def _save(self) -> None:
-        self.saved_round, self._saved = self.rounds.round, time.monotonic()
+        started, self.saved_round = time.monotonic(), self.rounds.round
         if self.folder is not None:
             peaks = {"peak_memory_mb": self.peak, "peak_device_mb": self._device_peak() or 0.0}
             spent = {"seconds": self.history.seconds, **peaks, "fingerprints": self.fingerprints}
             spent["engine"] = self.engine.name  # a resumed run goes on with it, whatever is faster then
             best = None if self.best is None else self.best.vectors
             save_checkpoint(self.folder, run_checkpoint(self.rounds), spent, best)
+        self._save_at = time.monotonic() + seconds_until_save(time.monotonic() - started)
 
     def _device_peak(self) -> float | None:
         now = device_peak_mb(self.config.execution.device)
