@@ -21,7 +21,6 @@ from consilience.exchanges import Prototypes, Received, State, View
 from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.models import SplitModel
-from consilience.simulation import run as run_module
 from consilience.simulation.engines.loop import worker
 from consilience.simulation.engines.loop.worker_pool import worker_pool_of
 from consilience.simulation.result import Result
@@ -237,9 +236,3 @@ def test_workers_release_memory_of_the_last_simulation() -> None:
         last = shared_memory_of_workers()
     assert max(first) > 5_000, "there is something to let go of"
     assert max(last) < 2 * max(first)
-
-
-def test_large_checkpoints_are_saved_less_often() -> None:
-    """By hand: a tenth of the time at most is spent on saving."""
-    assert run_module.seconds_until_save(0.0) == run_module.seconds_until_save(3.0) == 30.0
-    assert run_module.seconds_until_save(10.0) == pytest.approx(90.0)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -30,6 +29,7 @@ from consilience.simulation.records.learner_models import LearnerModels, models_
 from consilience.simulation.records.memory import device_peak_mb, memory_mb
 from consilience.simulation.records.model_rows import BestModels, KeptModels
 from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.records.timing import NowAndThen
 from consilience.simulation.result import Result
 from consilience.simulation.round.newest_parts import with_newest_parts
 from consilience.simulation.round.round import Rounds
@@ -37,13 +37,8 @@ from consilience.simulation.setup.setup import Setup
 
 OnRound = Callable[[str, int, int, History], None]
 """Called after each round with the method's name, the round, the number of rounds, and the history so far."""
-_SAVE_SECONDS = 30.0  # between checkpoints, at least; resuming from any of them gives the same bits
-_SAVE_SHARE = 0.1  # of the time is spent on saving checkpoints, at most
-
-
-def seconds_until_save(took: float) -> float:
-    """From the end of a checkpoint that took so long to the next one: a large one is saved less often."""
-    return max(_SAVE_SECONDS, took * (1 / _SAVE_SHARE - 1))
+_SAVE_SECONDS, _SAVE_SHARE = 30.0, 0.1  # between checkpoints; resuming from any of them gives the same bits
+_MEASURE_SECONDS, _MEASURE_SHARE = 1.0, 0.01  # between looks at the memory, which walk through all of it
 
 
 class StopRun(Exception):
@@ -74,8 +69,8 @@ class Run:
         self.best: BestModels | None = None  # with a validation split
         self.peak = 0.0
         self.device_peak = 0.0  # before this process resumed the run
-        self._measured = -float("inf")
-        self._save_at = 0.0
+        self._saving = NowAndThen(_SAVE_SECONDS, _SAVE_SHARE)
+        self._measuring = NowAndThen(_MEASURE_SECONDS, _MEASURE_SHARE)
 
     def run(self) -> Result:
         """Run the rounds that are left, and return the result."""
@@ -85,9 +80,10 @@ class Run:
         if not self._resumed():
             self.history.add(first)
             self._record(0)
-            self.saved_round, self._save_at = 0, time.monotonic() + seconds_until_save(0)
-            if self.keep_models:
-                self._save()
+            self.saved_round = 0
+            with self._saving.timed():
+                if self.keep_models:
+                    self._save()
         with self._stop_on_interrupt() as stop:
             while self.rounds.round < self.config.training.rounds and not stop.is_set():
                 try:
@@ -144,8 +140,9 @@ class Run:
         self._measure()
         if self.on_round is not None:
             self.on_round(self.setup.method.name, following, self.config.training.rounds, self.history)
-        if time.monotonic() > self._save_at:
-            self._save()
+        if self._saving.due:
+            with self._saving.timed():
+                self._save()
 
     def _record(self, round_: int) -> None:
         if self.folder is None:
@@ -156,23 +153,22 @@ class Run:
             self.folder.rewrite(self.history.lines(round_))
 
     def _save(self) -> None:
-        started, self.saved_round = time.monotonic(), self.rounds.round
+        self.saved_round = self.rounds.round
         if self.folder is not None:
             peaks = {"peak_memory_mb": self.peak, "peak_device_mb": self._device_peak() or 0.0}
             spent = {"seconds": self.history.seconds, **peaks, "fingerprints": self.fingerprints}
             spent["engine"] = self.engine.name  # a resumed run goes on with it, whatever is faster then
             best = None if self.best is None else self.best.vectors
             save_checkpoint(self.folder, run_checkpoint(self.rounds), spent, best)
-        self._save_at = time.monotonic() + seconds_until_save(time.monotonic() - started)
 
     def _device_peak(self) -> float | None:
         now = device_peak_mb(self.config.execution.device)
         return None if now is None else max(now, self.device_peak)
 
     def _measure(self) -> None:
-        if time.monotonic() - self._measured > 1.0 or self.rounds.round == self.config.training.rounds:
-            self.peak = max(self.peak, memory_mb([os.getpid(), *self.engine.processes]))
-            self._measured = time.monotonic()
+        if self._measuring.due or self.rounds.round == self.config.training.rounds:
+            with self._measuring.timed():
+                self.peak = max(self.peak, memory_mb([os.getpid(), *self.engine.processes]))
 
     @contextlib.contextmanager
     def _stop_on_interrupt(self) -> Iterator[threading.Event]:

@@ -1,13 +1,36 @@
-"""Seconds by phase of a round."""
+"""Seconds by phase of a round, and when something that takes time itself is due again."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from consilience.simulation.records.round_record import PHASES
+
+
+class NowAndThen:
+    """Something that is done every so many seconds, or less often where it would take more than a share of the time."""
+
+    def __init__(self, seconds: float, share: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self.share, self.now = seconds, share, now
+        self._at = -float("inf")
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to do it; at first it is."""
+        return self.now() > self._at
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around what is done: it is due again some time after its end."""
+        started = self.now()
+        yield
+        ended = self.now()
+        self._at = ended + max(self.seconds, (ended - started) * (1 / self.share - 1))
 
 
 class Clock:
