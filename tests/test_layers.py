@@ -112,6 +112,13 @@ def test_a_relay_runs_where_there_is_no_torch() -> None:
     assert run(RELAY) == "{'s.x': [1.0, 1.0], 'm.x': [2.0, 2.0], 'p.x': [[1.0, 1.0], [1.0, 1.0]]}"
 
 
+def test_a_simulation_imports_no_library_that_only_some_runs_need() -> None:
+    """Every run, and every worker process, would wait for them at its start."""
+    seldom = "'pandas', 'sklearn', 'scipy', 'altair', 'ray', 'starlette', 'dp_accounting', 'matplotlib'"
+    imported = "import sys; from consilience import simulate; import consilience.simulation.engines.loop.worker"
+    assert run(f"{imported}; print(*[name for name in ({seldom}) if name in sys.modules])") == ""
+
+
 # --- what is public
 
 
