@@ -23,6 +23,8 @@ from consilience.data.description import describe_dataset
 from consilience.data.download import CHECKSUMS, MIRRORS, ProgressLine
 from consilience.data.raw_dataset import balanced_order
 from consilience.data.readers import cifar10
+from consilience.data.readers import digits as digits_reader
+from consilience.data.readers.digits import read_digits
 from consilience.errors import ConfigurationError, DataError, UnknownName
 
 REAL = Path(os.environ.get("CONSILIENCE_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -99,6 +101,18 @@ def test_digits_hold_every_sample_of_the_source_once() -> None:
     source = load_digits()
     ours = sorted(map(tuple, np.column_stack([pixels, labels])))
     assert ours == sorted(map(tuple, np.column_stack([source.data, source.target])))
+
+
+def test_digits_are_the_same_where_scikit_learn_keeps_them_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    from_file = read_digits()
+    monkeypatch.setattr(digits_reader, "_bundled_file", lambda: None)
+    for mine, theirs in zip(from_file[:4], read_digits()[:4], strict=True):
+        assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
+
+
+def test_digits_are_read_without_importing_scikit_learn() -> None:
+    program = "import sys; from consilience.data import load; load('digits'); print('sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_digits_classes_are_interleaved() -> None:

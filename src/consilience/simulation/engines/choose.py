@@ -60,7 +60,7 @@ def check_device(device: str) -> None:
 @contextmanager
 def torch_configured_for(config: Config) -> Iterator[None]:
     """Configure torch for a run, and restore it afterwards: its device, and deterministic operations if asked for."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = _determinism()
     if config.execution.deterministic:
         be_deterministic()
     device = torch.device(config.execution.device)
@@ -75,7 +75,13 @@ def torch_configured_for(config: Config) -> Iterator[None]:
             f"learners, or fewer seeds at once"
         ) from error
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        if _determinism() != before:  # setting it imports torch's compiler, which takes longer than many runs
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _determinism() -> tuple[bool, bool]:
+    """Whether torch uses deterministic operations only, and whether it only warns of others."""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def open_engine(config: Config, setup: Setup, name: EngineName) -> AbstractContextManager[Engine]:
