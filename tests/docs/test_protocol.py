@@ -74,6 +74,7 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
                     "quorum",
                     "public_set",
                     "start",
+                    "frozen_sha256",
                     "relay_key",
                     "privacy",
                     "clip_norm",

@@ -20,7 +20,7 @@ from consilience import simulate
 from consilience.cli.member import _describe_privacy
 from consilience.config.config import make_config
 from consilience.data import Dataset, load
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, RelayError
 from consilience.learner.batches import LearnerKey
 from consilience.learner.noise_source import SECRET, SIMULATED
 from consilience.learner.private_uploads import LearnerPrivacy, private_contributions
@@ -242,6 +242,53 @@ def test_an_upload_that_was_read_and_refused_for_now_is_sent_again(status: int, 
         peer.connection.backoff.succeeded()
         assert peer.share(model, loader) and peer.connection.state.spent["uploads"] == 2
         assert made.round_of(0) == 7, "of the upload that waited, and of the one that followed it"
+
+
+def test_a_private_upload_that_waits_survives_a_kill_and_is_dropped_when_refused_for_good(tmp_path: Path) -> None:
+    final = b'{"code": "wrong-weight", "message": "no"}'
+    with (
+        federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private(uploads=3)) as made,
+        serving(made.store) as relay,
+        refusing(503, b"") as busy,
+        refusing(400, final) as refusal,
+    ):
+        model, loader = net(), batches(1)
+        peer = made.join(relay.url, 0, timeout=0.3)
+        peer.connection.client.url, read = busy
+        assert not peer.share(model, loader)
+        peer.connection.disconnect()  # nothing is saved any more, as if it were killed
+        again = made.join(relay.url, 0, timeout=0.3)
+        assert again.waiting and again.connection.state.spent["uploads"] == 1
+        again.connection.client.url, _ = busy
+        assert not again.share(model, loader)
+        assert len(read) == 2 and len(set(read)) == 1 and again.connection.state.spent["uploads"] == 1
+        again.connection.client.url, _ = refusal
+        again.connection.backoff.succeeded()
+        with pytest.raises(RelayError, match="wrong-weight"):
+            again.share(model, loader)
+        assert refusal[1] == read[:1] and not again.waiting
+        again.connection.client.url = relay.url
+        assert again.share(model, loader) and again.connection.state.spent["uploads"] == 2
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedavg"])
+def test_the_trainer_of_join_sends_a_private_upload_again_as_it_is(method: str, tmp_path: Path) -> None:
+    with trainer_in(tmp_path, method, private(uploads=3)) as (trainer, _), refusing(503, b"") as busy:
+        client = trainer.connection.client
+        trainer.introduce()  # the first upload of fedproto; fedavg downloads what changes are measured from
+        before, place = trainer.connection.state.spent["uploads"], client.url
+        client.url, read = busy
+        for _ in range(3):
+            trainer.connection.backoff.succeeded()  # no time to wait
+            assert not trainer.run_round().acknowledged
+        assert len(read) >= 3 and len(set(read)) == 1, "the same bytes each time"
+        assert trainer.connection.state.spent["uploads"] == before + 1
+        client.url = place
+        trainer.connection.backoff.succeeded()
+        assert trainer.run_round().acknowledged
+        assert trainer.connection.state.pending is None
+        newer = method == "fedproto"  # weights are uploaded again when the relay has aggregated the upload that waited
+        assert trainer.connection.state.spent["uploads"] == before + 1 + newer
 
 
 def test_error_feedback_sees_noised_values_alone(tmp_path: Path) -> None:

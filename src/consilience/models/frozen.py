@@ -79,8 +79,46 @@ def frozen_digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(_bytes(tensor))
     return digest.hexdigest()
+
+
+def frozen_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """The frozen parameters that a model computes with, by name.
+
+    Without the originals that peft keeps beside trained copies (`modules_to_save`): they are not used, and where a
+    classifier is new, every process draws others.
+    """
+    unused = tuple(f"{name}.original_module." for name, module in model.named_modules() if _keeps_original(module))
+    named = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+    return {name: parameter for name, parameter in named.items() if not name.startswith(unused)}
+
+
+def frozen_parameters_digest(parameters: Mapping[str, Tensor]) -> str:
+    """SHA-256 of frozen parameters as docs/protocol.md defines it; empty where there are none.
+
+    Unlike `frozen_digest` it is the same on other machines and in other versions of a library: no buffers, which are
+    often computed, and floating point as float32, into which half precision is converted without loss.
+    """
+    if not parameters:
+        return ""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(parameters.items()):
+        values = parameter.cpu().float() if parameter.is_floating_point() else parameter
+        digest.update(f"{name} {str(values.dtype).removeprefix('torch.')} {list(values.shape)}\n".encode())
+        digest.update(_bytes(values))
+    return digest.hexdigest()
+
+
+def _keeps_original(module: nn.Module) -> bool:
+    """Whether it is a wrapper of peft that holds a module as it was, and the trained copy that is used instead."""
+    return {"original_module", "modules_to_save"} <= {name for name, _ in module.named_children()}
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The values of a tensor as they are in memory."""
+    found: memoryview = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return found
 
 
 def check_frozen_digest(found: str, expected: str, model: str) -> None:

@@ -24,6 +24,7 @@ from consilience.methods import build_method
 from consilience.methods.task_kinds import method_for_kind
 from consilience.models import build_for, model_factory
 from consilience.optimizers import build_optimizer
+from consilience.peer.charter_frozen import agreed_digests
 from consilience.peer.charter_means import MeanRules
 from consilience.simulation.setup.compatibility import check_roles
 from consilience.simulation.setup.participants import Model
@@ -113,9 +114,8 @@ def create_charter(
     merged = merge_channels([learner.channels for learner in learners])
     resist, counts = (means or MeanRules()).apply, () if privacy is not None else task.counts
     channels: dict[str, schema.Channel] = {key: resist(channel, counts) for key, channel in merged.items()}
-    charter = build_charter(
-        name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules, task.target
-    )
+    described, frozen = {**method, "name": chosen.name}, agreed_digests(learners)
+    charter = build_charter(name, described, task.classes, channels, starts, seed, rules, task.target, frozen)
     scaling = None if task.scaling is None else ScalingSettings.model_validate(task.scaling.record())
     more: dict[str, Any] = {"privacy": privacy, "scaling": scaling, "labels": task.labels, "columns": task.columns}
     if len(roles) > 1 or public is not None:

@@ -21,6 +21,7 @@ from consilience.models import SplitModel
 from consilience.models.frozen import frozen_names
 from consilience.objectives import Objective
 from consilience.peer.called_model import layer_name, own_module, split_model
+from consilience.peer.charter_frozen import check_frozen_part
 from consilience.peer.connection import FederationConnection
 from consilience.peer.loop_targets import FORMS, check_targets
 from consilience.peer.member_method import check_charter_channels
@@ -57,6 +58,7 @@ class ExchangeContext:
             split = split_model(model, layer)
             task = replace(_task_of(split), target=self.charter.predicted)
             self._refuse_other_channels(task, layer_name(split.original, split.classifier))
+            check_frozen_part(self.charter, "your model", split, task, self._exchanges)
             self._given, self.model, self.task = model, split, task
         self.follow_model()
 

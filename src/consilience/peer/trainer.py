@@ -22,6 +22,7 @@ from consilience.export import describe_inputs, make_card, write_model
 from consilience.kinds import ACCURACY, Metric
 from consilience.learner.own_answer import own_answer_of
 from consilience.method import Method, Role
+from consilience.peer.charter_frozen import check_frozen_part
 from consilience.peer.connection import FederationConnection
 from consilience.peer.member_answers import download_answers, first_answer
 from consilience.peer.member_method import check_charter_channels
@@ -113,6 +114,10 @@ class FederatedTrainer:
         self.roles = build_roles(charter, connection.number, config, method, samples, model)
         channels = merge_channels([role.learner.channels for role in self.roles])
         check_charter_channels(method, channels, charter, f"your model {self.main.learner.task.model!r}")
+        for learner in (role.learner for role in self.roles):
+            check_frozen_part(
+                charter, f"your model {learner.task.model!r}", learner.model, learner.task, learner.exchanges
+            )
         labeled = all(role.objective.labeled for role in method.roles.values())
         self.labeled = self.main.setup.evaluation.labeled and labeled
         """Whether the classifier is trained."""

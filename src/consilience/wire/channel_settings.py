@@ -63,6 +63,11 @@ class ChannelSettings(RobustnessSettings):
         default="", max_length=64, description="SHA-256 of the public set that contributions refer to"
     )
     start: str | None = Field(default=None, description="SHA-256 of the common values at the start, of a moving mean")
+    frozen_sha256: str = Field(
+        default="",
+        pattern=r"^([0-9a-f]{64})?$",
+        description="SHA-256 of the frozen parameters beside which the tensors are trained",
+    )
     tensors: dict[str, TensorSettings] = Field(min_length=1)
 
     def to_schema(self, name: str) -> schema.Channel:

@@ -200,8 +200,12 @@ def build_charter(
     seed: int = 0,
     rules: Rules | None = None,
     target: Target = SINGLE_LABEL,
+    frozen: Mapping[str, str] | None = None,
 ) -> Charter:
-    """The charter of a federation with these channels; channels that are never sent are left out."""
+    """The charter of a federation with these channels; channels that are never sent are left out.
+
+    frozen: of the channels whose tensors are trained beside a frozen part, its SHA-256.
+    """
     sent = {key: channel for key, channel in channels.items() if channel.scope == "everybody"}
     if not sent:
         raise ConfigurationError(
@@ -214,7 +218,10 @@ def build_charter(
         "classes": classes,
         "method": dict(method),
         "rules": rules or Rules(),
-        "channels": {key: channel_content(channel, starts.get(key)) for key, channel in sent.items()},
+        "channels": {
+            key: {**channel_content(channel, starts.get(key)), "frozen_sha256": (frozen or {}).get(key, "")}
+            for key, channel in sent.items()
+        },
         **({} if target == SINGLE_LABEL else {"target": asdict(target)}),
     }
     return checked_charter(content, f"federation {name!r}")
