@@ -37,7 +37,8 @@ class UnknownName(ConfigurationError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "", also: str = "") -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        near.sort(key=lambda each: not _shortens(name, each))  # stable: of equals the closest is first
         hint = f" Did you mean {near[0]!r}?" if near else ""
         listed = f"Known: {', '.join(names) or 'none'}"
         super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}.{hint} {listed}{also and f'; {also}'}")
@@ -106,6 +107,12 @@ class CheckpointError(ConsilienceError):
 
 class StorageError(ConsilienceError):
     """A disk that is full, or a folder that cannot be written."""
+
+
+def _shortens(short: str, name: str) -> bool:
+    """Whether a name has all letters of another one, in their order, as of an abbreviation."""
+    letters = iter(name)
+    return all(letter in letters for letter in short)
 
 
 def first_sentence(error: Exception) -> str:

@@ -75,7 +75,7 @@ def test_finished_run_has_all_sections_and_no_notes(tmp_path: Path) -> None:
     ]
     assert cells[4:7] == [("upload per round", "100 B"), ("download per round", "50 B"), ("time", "3.0 s")]
     assert "By group of learners" in page and "skeptics" in page
-    assert "case 7c of the nine: learners differ in p(y)" in page
+    assert "learners differ in p(y): case 7c of the nine kinds of heterogeneity" in page
     assert "name = &quot;consilience&quot;" in page  # the settings to reproduce it
     assert "consilience report" in page
     specs = specs_of(page)

@@ -36,6 +36,7 @@ UNKNOWN = {
         ["compare", "--methods", "fedavg,fedavg-bit"],
         "unknown method 'fedavg-bit'. Did you mean 'fedavg-1bit'?",
     ),
+    "method abbreviated": (["run", "--method", "repsharing"], "Did you mean 'representation-sharing'?"),
     "data set": (["run", "--data", "digit"], "unknown data set 'digit'. Did you mean 'digits'?"),
     "data set compared": (["compare", "--data", "mnits"], "unknown data set 'mnits'. Did you mean 'mnist'?"),
     "data set listed": (["methods", "--data", "minst"], "unknown data set 'minst'. Did you mean 'mnist'?"),
@@ -169,7 +170,23 @@ def test_refused_comparison_can_be_corrected_and_repeated(
         with pytest.raises(SystemExit) as ended:
             main([*asked, *more])
         assert ended.value.code == code
-    assert "mine already holds a comparison" in capsys.readouterr().err
+    refused = (
+        "mine already holds a comparison; resume it with consilience compare --resume mine, or choose another folder"
+    )
+    assert refused in capsys.readouterr().err
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_before_the_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("report.html").write_text("mine", encoding="utf-8")
+    for command in (["run"], ["compare", "--methods", "independent"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, *SMALL, "--out", "report.html"])
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out) == (2, "")
+        assert err == "error: report.html is a file, and a run is saved in a folder; choose another name\n"
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_init_writes_given_settings_and_does_not_overwrite_files(command: Comman
 def test_data_command_shows_classes_and_partition(command: Command) -> None:
     code, out, _ = command("data", "digits", "--train", "100", "--learners", "4", "--partition", "dirichlet(0.3)")
     assert code == 0 and "100 training and 797 test samples of 1 x 8 x 8" in out
-    assert "case 7e of the nine: learners differ in p(x) and p(y)" in out
+    assert "learners differ in p(x) and p(y) but not in p(y|x) and p(x|y): case 7e of the nine kinds" in out
     assert "by chance alone" in out
 
 

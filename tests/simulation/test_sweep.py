@@ -395,7 +395,7 @@ def test_folder_that_holds_a_sweep_is_refused(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     before = {p: p.read_bytes() for p in Path("mine").rglob("*") if p.is_file()}
     code, _, err = command("sweep", *SMALL, "--set", "lr=0.5,0.6", "--out", "mine")
-    assert code == 2 and "mine already holds a sweep; resume it, or choose another folder" in err
+    assert code == 2 and "already holds a sweep; resume it with consilience sweep --resume mine, or choose" in err
     assert {p: p.read_bytes() for p in Path("mine").rglob("*") if p.is_file()} == before
 
 

@@ -265,4 +265,6 @@ def read_config(path: Path) -> Config:
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path}: not a readable TOML file: {error}") from error
+        raise DataError(
+            f'{path}: not a readable TOML file: {error}; write text in quotes, such as data = "digits"'
+        ) from error

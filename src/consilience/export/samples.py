@@ -71,7 +71,10 @@ def read_new_samples(
 def _images(folder: Path, inputs: InputDescription) -> NamedSamples:
     """All images below a folder; the name of the folder an image is in is its label, where it names a class."""
     if inputs.kind != "image":
-        raise DataError(f"{folder} is a folder of images, and the model takes inputs of the kind {inputs.kind!r}")
+        raise DataError(
+            f"{folder} is a folder of images, and the model takes inputs of the kind {inputs.kind!r}; give a file that "
+            f"ends in {', '.join(FILE_SUFFIXES)}"
+        )
     found = sorted(
         path
         for path in folder.rglob("*")
@@ -107,7 +110,10 @@ def _arrays(path: Path, inputs: InputDescription) -> NamedSamples:
 def _table(path: Path, inputs: InputDescription, label: str | None, usual_label: str | None) -> NamedSamples:
     """The rows of a table: columns by the names that the model was trained with; further ones are not used."""
     if inputs.kind != "table":
-        raise DataError(f"{path} is a table, and the model takes inputs of the kind {inputs.kind!r}")
+        raise DataError(
+            f"{path} is a table, and the model takes inputs of the kind {inputs.kind!r}; give what it was trained on, "
+            f"such as an .npz file, or a folder of images"
+        )
     columns = read_table(path)
     options = TableOptions.make(label or usual_label, None, None)
     predicted = options.labels(columns)

@@ -78,7 +78,8 @@ class FeaturesBeforeLayer(nn.Module):
         if recorded[0].shape != (samples, self.width):
             raise ConfigurationError(
                 f"{name} read inputs of the shape {tuple(recorded[0].shape)} for {samples} samples, and must "
-                f"read ({samples}, {self.width}); flatten, pool or select its input first, such as x.flatten(1)"
+                f"read ({samples}, {self.width}); flatten, pool or select its input first, such as x.flatten(1), or "
+                f"build the layer for inputs of that width"
             )
         return recorded[0]
 

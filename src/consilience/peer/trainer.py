@@ -45,6 +45,8 @@ from consilience.simulation.setup.privacy import refuse_several_roles
 from consilience.simulation.simulate import in_one_round
 from consilience.wire.agreement import merge_channels
 
+_OTHER_DATA = "join with data of the federation's kind and classes, or ask for another charter"
+
 
 @dataclass(frozen=True)
 class RoundResult:
@@ -102,11 +104,12 @@ class FederatedTrainer:
         self.method = method
         if data.kind != charter.kind:
             raise ConfigurationError(
-                f"your data is for {data.kind}, and federation {charter.name!r} is for {charter.kind}"
+                f"your data is for {data.kind}, and federation {charter.name!r} is for {charter.kind}; {_OTHER_DATA}"
             )
         if data.classes != charter.classes:
             raise ConfigurationError(
-                f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}"
+                f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}; "
+                f"{_OTHER_DATA}"
             )
         config = with_charter_privacy(in_one_round(config, method), charter)
         self.rounds = config.training.rounds

@@ -92,13 +92,13 @@ def sample_of(data: Dataset) -> str:
 
 
 def distances_table(distances: dict[str, dict[str, Any]]) -> Table:
-    """Whether each distribution of learners differs from the federation's: as claimed, and as measured."""
+    """Whether each distribution of learners differs from the federation's: as it should, and as measured."""
     table = new_table()
-    for heading in ("", "claimed", "measured", "by chance alone"):
+    for heading in ("", "expected", "measured", "by chance alone"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for symbol, found in zip(SYMBOLS, distances.values(), strict=True):
-        claimed = "differs" if found["differs"] else "equal"
-        table.add_row(symbol, claimed, f"{found['measured']:.3f}", f"{found['by_chance']:.3f}")
+        expected = "differs" if found["differs"] else "equal"
+        table.add_row(symbol, expected, f"{found['measured']:.3f}", f"{found['by_chance']:.3f}")
     return table
 
 

@@ -320,7 +320,9 @@ def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
             raise ValueError("its class counts are not a table of learners and classes")
         case = found["case"]
         said = (
-            f"case {case['figure']} of the nine: {case['description']}" if case["figure"] else str(case["description"])
+            f"{case['description']}: case {case['figure']} of the nine kinds of heterogeneity"
+            if case["figure"]
+            else str(case["description"])
         )
         split = ", ".join(str(found[key]) for key in ("partition", "shift") if found[key] != "none")
         group = kind_named(found["data"].get("target", {"kind": "single-label"})["kind"]).group

@@ -23,7 +23,14 @@ from consilience.presentation.notebook import data_frame, flat_numbers, tables_h
 from consilience.presentation.tables import table_text
 from consilience.simulation.planned_run import PlannedRun
 from consilience.simulation.plots import FINISHED_BEFORE, plot_runs
-from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
+from consilience.simulation.records.run_folder import (
+    RunFolder,
+    read_plan,
+    refuse_file,
+    resume_command,
+    save_plan,
+    used_folder_error,
+)
 from consilience.simulation.records.run_lock import lock_folder, read_owner
 from consilience.simulation.result import Result, summary_tables
 from consilience.simulation.run import OnRound
@@ -249,8 +256,9 @@ def plan_comparison(
     if not methods:
         raise ConfigurationError("no method to compare; name at least one")
     if folder is not None and (folder / _PLAN).exists() and run_folders(folder):
-        raise ConfigurationError(f"{folder} already holds a comparison; resume it, or choose another folder")
+        raise used_folder_error(folder, "comparison")
     if folder is not None:
+        refuse_file(folder)
         config.check_savable()
     if config.variants:
         raise ConfigurationError("the configuration has variants, which belong to one method; sweep it instead")

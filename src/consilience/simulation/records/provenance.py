@@ -76,7 +76,11 @@ def describe_shifts(config: Config) -> str:
 def describe_case(local: LocalDatasets) -> str:
     """Which of the nine cases of heterogeneity this is, or that it is none of them."""
     description = local.case.describe()
-    return f"case {local.case.figure} of the nine: {description}" if local.case.figure else description
+    return (
+        f"{description}: case {local.case.figure} of the nine kinds of heterogeneity"
+        if local.case.figure
+        else description
+    )
 
 
 def _table(table: np.ndarray, data: Dataset, sizes: np.ndarray) -> str:

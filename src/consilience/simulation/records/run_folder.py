@@ -215,9 +215,23 @@ def kind_of(path: Path) -> tuple[str, str] | None:
 
 
 def refuse_used_folder(path: Path) -> None:
-    """Refuse to start in a folder that already holds a run, a comparison or a sweep."""
+    """Refuse to start in a folder that already holds a run, a comparison or a sweep, and in a file."""
+    refuse_file(path)
     if (kind := kind_of(path)) is not None:
-        raise ConfigurationError(f"{path} already holds a {kind[0]}; resume it, or choose another folder")
+        raise used_folder_error(path, kind[0])
+
+
+def refuse_file(path: Path) -> None:
+    """Refuse a file in the place of a run's folder."""
+    if path.is_file():
+        raise ConfigurationError(f"{path} is a file, and a run is saved in a folder; choose another name")
+
+
+def used_folder_error(path: Path, what: str) -> ConfigurationError:
+    """The error for a folder that cannot be started in, since it holds a run, a comparison or a sweep."""
+    return ConfigurationError(
+        f"{path} already holds a {what}; resume it with {resume_command(path)}, or choose another folder"
+    )
 
 
 def wrong_folder_error(wanted: str, file: str, path: Path) -> ConfigurationError:

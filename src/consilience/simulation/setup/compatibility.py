@@ -132,7 +132,8 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
     if learner.task.classes != data.classes:
         if data.kind == "single-label":
             raise ConfigurationError(
-                f"model {name!r} predicts {learner.task.classes} classes, the data has {data.classes}"
+                f"model {name!r} predicts {learner.task.classes} classes, the data has {data.classes}; end it with a "
+                f"linear layer of {data.classes} outputs"
             )
         raise ConfigurationError(
             f"model {name!r} has {learner.task.classes} outputs, and {data.kind} of data set {data.name!r} needs "
