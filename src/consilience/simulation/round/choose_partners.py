@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
-from sklearn.metrics import adjusted_rand_score
 
 from consilience.channels import StandingMean
 from consilience.simulation.records.round_record import Record
@@ -61,6 +59,8 @@ def best_partners(scores: np.ndarray, uploaded: np.ndarray, count: int) -> np.nd
 
 def found_groups(chosen: np.ndarray) -> np.ndarray:
     """The group of each learner: those that chosen partners connect, where both chose each other."""
+    from scipy.sparse.csgraph import connected_components  # runs without partners need neither it nor scikit-learn
+
     return np.asarray(connected_components(chosen & chosen.T, directed=False)[1])
 
 
@@ -69,6 +69,8 @@ def record_partners(run: RunState, record: Record) -> None:
     groups = run.setup.partners.groups
     if run.chosen is None or groups is None:
         return
+    from sklearn.metrics import adjusted_rand_score
+
     for f, chosen in enumerate(run.chosen):
         if chosen.any():
             record["partners_rand"][f] = adjusted_rand_score(groups, found_groups(chosen))
