@@ -20,6 +20,7 @@ import logging
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from torch import Tensor, nn
 
 from consilience.config.config import make_config
 from consilience.data import Dataset
-from consilience.errors import ConsilienceError, first_sentence
+from consilience.errors import first_sentence
 from consilience.methods import build_method
 from consilience.models import SplitModel, build_model
 from consilience.simulation.engines.branches.engine import BranchEngine
@@ -199,12 +200,14 @@ def time_engine(kind: type[StackEngine], case: Case, device: torch.device, times
         each = [float(rounds.run(evaluate=False)["wall.train"]) for _ in range(times)]
         trainers = engine.trainers._trainers.values()
         steps = [key for trainer in trainers for key in trainer.graphs._recorded if key[:1] == ("step",)]  # type: ignore[index]
+        refused = [str(key) for trainer in trainers for key in trainer.graphs._not_recordable]
         peak = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else 0.0
         plan = engine.memory.describe()
     return {
         "seconds": statistics.median(each) / case.learners / case.steps,
         "peak_mib": peak,
         "recorded": len(steps),
+        "not_recorded": refused,
         "plan": plan,
     }
 
@@ -243,8 +246,8 @@ def measure(case: Case, device: torch.device, times: int) -> dict[str, Any]:
             else:
                 found[name] = time_engine(engines[name], case, device, times)
                 found[f"{name}_us"] = 1e6 * found[name]["seconds"]
-        except (ConsilienceError, RuntimeError) as error:
-            found[f"{name}_error"] = str(error)
+        except Exception as error:  # the others have numbers of their own
+            found[f"{name}_error"] = "".join(traceback.format_exception(error))
             print(f"{case.name}, {case.learners} learners, {name}: {first_sentence(error)}", flush=True)
     return found
 
@@ -284,11 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for case in cases(asked.quick):
         began = time.perf_counter()
         found["cases"].append(measure(case, device, times))
+        found["seconds"] = time.perf_counter() - started
+        if asked.out:  # after every case, so that its numbers stay where the program is ended
+            asked.out.mkdir(parents=True, exist_ok=True)
+            (asked.out / "branches.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         print(f"{case.name}, {case.learners} learners: done in {time.perf_counter() - began:.1f} s", flush=True)
-    found["seconds"] = time.perf_counter() - started
-    if asked.out:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / "branches.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     print(f"\n{name}, torch {torch.__version__}\n{table(found['cases'])}")
 
 

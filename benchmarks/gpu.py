@@ -1,6 +1,6 @@
 """The stack engine on a GPU: its correctness, and its speed compared with a plain loop.
 
-    python benchmarks/gpu.py [--data-dir FOLDER_WITH_MNIST] [--skip-tests] [--out results.json]
+    python benchmarks/gpu.py [--data-dir FOLDER_WITH_MNIST] [--only PART ...] [--out results.json]
 
 Workload: LeNet5 on 28 x 28 images, batch 32, Adam with state kept, 120 samples per learner (as published for ten
 learners). The plain loop has a module and a torch.optim.Adam for each learner on the same GPU, and trains one learner
@@ -11,19 +11,25 @@ after the other. The tables:
 - rounds: whole rounds of representation sharing, including the exchange.
 - sweep: the ablation of the thesis, 64 settings x 5 learners x 100 rounds of MNIST, tested after the last round.
 - many: 10,000 learners with 12 samples each.
+
+The numbers are saved after every part; a part that fails is noted, and the others are measured. `--only` names parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import logging
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -233,39 +239,47 @@ def many(learners: int = 10_000, samples: int = 12) -> dict[str, Any]:
 
 def with_little_memory(learners: int = 1000, share: float = 0.04) -> dict[str, Any]:
     """Too little memory for the planned group: the group shrinks, and the losses do not change."""
-    losses = []
-    for fraction in (1.0, share):
-        free_unused(torch.device("cuda"))  # memory reserved by earlier stacks counts toward the fraction
-        torch.cuda.set_per_process_memory_fraction(fraction)
-        stack = Stack(learners, "representation-sharing")
-        losses.append(stack.rounds.run(evaluate=True)["loss.cross_entropy"])
-        rows = stack.engine.memory.rows[0]
-        stack.close()
-        del stack
-    torch.cuda.set_per_process_memory_fraction(1.0)
+    losses, rows = [], 0
+    try:
+        for fraction in (1.0, share):
+            free_unused(torch.device("cuda"))  # memory reserved by earlier stacks counts toward the fraction
+            torch.cuda.set_per_process_memory_fraction(fraction)
+            stack = Stack(learners, "representation-sharing")
+            losses.append(stack.rounds.run(evaluate=True)["loss.cross_entropy"])
+            rows = stack.engine.memory.rows[0]
+            stack.close()
+            del stack
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
     difference = float(np.abs(losses[0] - losses[1]).max())
     return {"learners": learners, "learners_at_once": rows, "largest_loss_difference": difference}
 
 
 def repeats_bits() -> bool:
     """Whether two deterministic runs with the same seed give the same bits."""
-    runs = [
-        simulate(method="consilience", model="lenet5", learners=8, rounds=5, device="cuda", deterministic=True)
-        for _ in range(2)
-    ]
-    names = [m for m in runs[0].history if not m.startswith("seconds")]
+    config: dict[str, Any] = {"learners": 8, "rounds": 5, "device": "cuda", "deterministic": True}
+    runs = [simulate(data=images(8 * SAMPLES), model="lenet5", method="consilience", **config) for _ in range(2)]
+    names = [m for m in runs[0].history if not m.startswith(("seconds.", "wall."))]
     return all(np.array_equal(runs[0].history[m], runs[1].history[m], equal_nan=True) for m in names)
 
 
-def contract() -> str:
-    """Run the engines' contract suite on this GPU; return its last line."""
-    options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider"]
+def contract(seconds: float) -> str:
+    """Run the engines' contract suite on this GPU, for so long at most; return its last line."""
+    options = ["-q", "-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-k", "cuda"]
+    options += ["-W", "default"]  # of warnings of this machine's packages nothing follows
+    if importlib.util.find_spec("pytest_timeout") is None:  # the project's settings need it
+        options += ["-c", os.devnull, "--rootdir", str(REPOSITORY)]
     suite = [sys.executable, "-m", "pytest", *options, "tests/contract/test_engines_contract.py"]
-    done = subprocess.run(suite, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    if done.returncode:
+    with tempfile.TemporaryFile("w+") as said:
+        try:
+            failed = subprocess.run(suite, cwd=REPOSITORY, stdout=said, stderr=said, timeout=seconds).returncode
+        except subprocess.TimeoutExpired:
+            failed = -1
+        said.seek(0)
+        lines = said.read().strip().splitlines()
+    if failed:
         print("\n".join(lines[-40:]))
-    return lines[-1] if lines else "no output"
+    return f"not finished in {seconds:.0f} s" if failed == -1 else lines[-1] if lines else "no output"
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> None:
@@ -287,30 +301,47 @@ def tables(rows: Sequence[dict[str, Any]]) -> None:
         print(f"{r['learners']:>8} " + " ".join(f"{r['float32']['phases_ms'][p]:>10.2f}" for p in PHASES))
 
 
-def main() -> None:
+def measure(parts: dict[str, Callable[[], Any]], found: dict[str, Any], out: Path | None) -> None:
+    """Measure part after part, and save what is found after each; what fails is noted."""
+    for name, part in parts.items():
+        started = time.perf_counter()
+        try:
+            found[name] = part()
+        except Exception as error:  # the other parts have numbers of their own
+            traceback.print_exc()
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
+            free_unused(torch.device("cuda"))
+        print(f"{name} ({time.perf_counter() - started:.0f} s): {json.dumps(found[name])}", flush=True)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", help="folder with the files of MNIST")
     parser.add_argument("--times", type=int, default=10, help="rounds to time in each case")
-    parser.add_argument("--skip-tests", action="store_true", help="skip the contract suite")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="parts to measure; by default all")
+    parser.add_argument("--seconds", type=float, default=3600, help="for the contract suite, at most")
     parser.add_argument("--out", type=Path, help="write all numbers to this file as JSON")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
+    parts: dict[str, Callable[[], Any]] = {
+        "contract": partial(contract, arguments.seconds),
+        "same_bits": repeats_bits,
+        **{f"learners_{n}": partial(compare, n, arguments.times) for n in LEARNERS},
+        "little_memory": with_little_memory,
+        "many": many,
+        "sweep": partial(sweep, arguments.data_dir),
+    }
+    if unknown := set(arguments.only or ()) - set(parts):
+        parser.error(f"unknown parts {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
     if not torch.cuda.is_available():
         sys.exit("torch finds no GPU")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    print(f"{found['device']}, torch {found['torch']}")
-    if not arguments.skip_tests:
-        print("contract:", found.setdefault("contract", contract()), flush=True)
-    print("two runs with the same seed give the same bits:", found.setdefault("same_bits", repeats_bits()), flush=True)
-    found["ratios"] = [compare(n, arguments.times) for n in LEARNERS]
-    tables(found["ratios"])
-    print("\nlittle memory:", json.dumps(found.setdefault("little_memory", with_little_memory())), flush=True)
-    found["many"] = many()
-    print("\nmany:", json.dumps(found["many"]), flush=True)
-    found["sweep"] = sweep(arguments.data_dir)
-    print("\nsweep:", json.dumps(found["sweep"]), flush=True)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    print(f"{found['device']}, torch {found['torch']}", flush=True)
+    measure({name: part for name, part in parts.items() if name in (arguments.only or parts)}, found, arguments.out)
+    tables([row for n in LEARNERS if "float32" in (row := found.get(f"learners_{n}", {}))])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What LeNet5 learners hold on the stack engine, on a CPU, and what their first weights take.
 
-    python benchmarks/memory.py [--learners 200] [--group-mib 200] [--method representation-sharing]
-    python benchmarks/memory.py --first 4000 [--method fedproto]
+    python -m benchmarks.memory [--learners 200] [--group-mib 200] [--method representation-sharing]
+    python -m benchmarks.memory --first 4000 [--method fedproto]
 
 The first prints every kind of tensor that torch held at the largest moment of a round, by where it was made, in KiB per
 learner of 12 samples, and the largest resident size. `--group-mib` is the memory of a group that trains at once. The

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 import torch
 
@@ -21,8 +20,13 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # tests run side by side
     # dcor compiles when it is first imported, and a cache that two write at a time makes it crash.
     os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / f"numba-{worker}")
 
-hypothesis.settings.register_profile("no deadline", deadline=None)  # a busy machine may be slow at any example
-hypothesis.settings.load_profile("no deadline")
+try:
+    import hypothesis
+except ModuleNotFoundError:  # on a machine that has a GPU and few packages, the tests of engines run without it
+    pass
+else:
+    hypothesis.settings.register_profile("no deadline", deadline=None)  # a busy machine may be slow at any example
+    hypothesis.settings.load_profile("no deadline")
 
 
 def pytest_collection_finish() -> None:

@@ -141,7 +141,7 @@ def test_what_cannot_be_recorded_on_cuda_is_launched_each_time(
 
 
 def test_branches_on_cuda_need_activations_of_a_few_learners_only() -> None:
-    """Forty learners: the stack keeps forty activations of a step, the branches ten."""
+    """Forty learners: the stack keeps the activations of a group of twenty, the branches those of ten."""
     peaks: dict[str, int] = {}
     config = settings("fedavg", "cuda", model="resnet9", learners=40, batch_size=32, precision="float32")
     data = noise(40 * 32, 28)

@@ -55,8 +55,9 @@ class BranchStep(StackedStep):
         super().__init__(learner)
         _keep_recurrent_weights_in_place(learner)
         self.one = (PrivateLearnerStep if private else LearnerStep)(learner)
-        self.lanes = Lanes(learner.device, lanes)
-        self.generators = RowGenerators(learner.device, rows)
+        device = learner.binding.gradient.device  # with its number, where the learner's may be any "cuda"
+        self.lanes = Lanes(device, lanes)
+        self.generators = RowGenerators(device, rows)
         self.for_all = self.lanes.for_all
 
     def enter(self, members: Members, rows: np.ndarray, round_: int) -> None:

@@ -76,8 +76,9 @@ class Graphs:
         here = torch.cuda.current_stream()
         try:
             self._prepare(graph)
-            # Where recording fails, torch.cuda.graph leaves its own stream behind as the current one.
-            with torch.cuda.stream(here), torch.cuda.graph(graph, pool=self._pool):
+            # Where recording fails, torch.cuda.graph leaves the stream it records on behind as the current one. By
+            # itself it would record on a stream of the device that recorded first in this process.
+            with torch.cuda.stream(here), torch.cuda.graph(graph, pool=self._pool, stream=self._side_stream):
                 try:
                     work()
                 except torch.OutOfMemoryError as error:  # raised below, when the recording has ended in order
@@ -90,6 +91,7 @@ class Graphs:
                 )
             self._not_recordable.add(key)
             self._recorded.clear()  # what was recorded goes on with the generators that are given up
+            self._leave_pool()
             self._abandon()
             default = torch.cuda.default_generators[self._device.index or 0]
             default.graphsafe_set_state(renewed(default))
@@ -97,6 +99,21 @@ class Graphs:
         if failed is not None:
             raise failed
         self._recorded[key] = graph
+
+    def _leave_pool(self) -> None:
+        """Go on with another pool of memory: of the one in which recording failed, torch may think that it still does.
+
+        It would then refuse all further recordings in it, and keep its memory.
+        """
+        device, pool = self._device.index or 0, self._pool
+        assert pool is not None
+        try:
+            torch._C._cuda_endAllocateToPool(device, pool)
+        except RuntimeError:  # the recording had ended in order, or had not begun
+            pass
+        else:
+            torch._C._cuda_releasePool(device, pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
 
 def renewed(generator: torch.Generator) -> torch.Generator:
