@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import CUT, Exchange
 from consilience.learner.frozen_part import FrozenPart
+from consilience.learner.memory_order import accept_channels_last
 from consilience.learner.spec import LearnerSpec
 from consilience.learner.state import Tensors
 from consilience.models import SplitModel, to_split_model
@@ -50,10 +51,22 @@ class LearnerModules:
         self.frozen_sha256 = frozen_digest(frozen_tensors(self.model))
         check_frozen_digest(self.frozen_sha256, spec.frozen_sha256, spec.model)
         self.frozen_norms = frozenset(norm for root in self.roots() for norm in frozen_norms(root))
+        accept_channels_last([self.model, *self._own_models()], self._run_a_few)
         self._drawn: tuple[int, tuple[Tensors, Tensors]] | None = None  # with a frozen part, what was drawn last
         self._outputs: dict[str, Tensor] = {}
         for layer in {layer for owner in self.owners for layer in owner.layers}:
             self.layer(layer).register_forward_hook(keep_output(self._outputs, layer))
+
+    def _own_models(self) -> list[nn.Module]:
+        """The learner's own model, where it trains one."""
+        own = self.extra[self.spec.role.objective.name]
+        return [own[OWN_MODEL]] if OWN_MODEL in own else []
+
+    def _run_a_few(self) -> None:
+        inputs = torch.zeros(2, *self.spec.shape, dtype=self.spec.dtype, device=self.spec.device)
+        with self.precision():
+            for model in (self.model, *self._own_models()):
+                model(inputs)
 
     def roots(self) -> tuple[nn.Module, ...]:
         """The model, and the extra modules."""
