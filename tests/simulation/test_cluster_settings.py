@@ -22,6 +22,7 @@ from consilience.data import load
 from consilience.errors import ClusterError, ConfigurationError
 from consilience.papers import Scale
 from consilience.simulation.engines.ray import shard
+from consilience.simulation.simulate import check_run
 
 Command = Callable[..., tuple[int, str, str]]
 SIZE: dict[str, Any] = {"data": "digits", "train": 40, "test": 20, "learners": 2, "rounds": 1}
@@ -86,6 +87,20 @@ def test_a_comparison_says_so_too_and_leaves_its_folder_to_resume(command: Comma
     code, _, said = command("compare", "--methods", "fedavg", *size, "--cluster", "127.0.0.1:9", "--out", "here")
     assert code == 1 and "nothing listens there" in said
     assert Path("here/comparison.toml").exists()
+
+
+def test_a_gpu_is_needed_where_a_run_is_and_where_its_channels_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a comparison are tasks on other machines, which refuse what they do not have; channels stay here."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    on_gpus = {**SIZE, "device": "cuda"}
+    check_run(make_config({**on_gpus, "cluster": "auto"}))
+    with pytest.raises(ConfigurationError, match=r"no GPU on this machine; use cpu"):
+        check_run(make_config(on_gpus))
+    match = (
+        r"no GPU on this machine, where the channels of a run are kept .* 'auto'; start it on a machine that has one"
+    )
+    with pytest.raises(ConfigurationError, match=match):
+        simulate(**on_gpus, cluster="auto")
 
 
 def test_streamed_samples_are_refused() -> None:
