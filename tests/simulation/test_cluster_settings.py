@@ -22,6 +22,7 @@ from consilience.data import load
 from consilience.errors import ClusterError, ConfigurationError
 from consilience.papers import Scale
 from consilience.simulation.engines.ray import shard
+from consilience.simulation.engines.ray.engine import ShardOptions
 from consilience.simulation.simulate import check_run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -167,6 +168,14 @@ def test_what_comes_from_ray_may_be_read_only() -> None:
     copy = _to_torch(array)
     copy += 1
     assert array.tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [({"num_cpus": 1}, [2, 1, 2]), ({"num_gpus": 1.0}, [1, 1, 1]), ({"num_cpus": 1, "num_gpus": 1 / 3}, [3, 3, 3])],
+)
+def test_processes_share_their_gpu_or_their_machine(resources: dict[str, float], expected: list[int]) -> None:
+    assert ShardOptions(3, resources).processes_there(["one", "other", "one"]) == expected
 
 
 def test_a_process_there_is_as_deterministic_as_one_here(monkeypatch: pytest.MonkeyPatch) -> None:
