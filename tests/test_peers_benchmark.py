@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
 from benchmarks.peers.lenet5 import LeNet5
 from benchmarks.peers.plain_loop import fedavg_round
-from benchmarks.peers.run import Row, Size, table
+from benchmarks.peers.program import ProgramFailed
+from benchmarks.peers.run import Programs, Row, Size, table
 from benchmarks.peers.work import Work
 from consilience.models import build_model
 
@@ -46,3 +50,30 @@ def test_ratios_are_to_consilience() -> None:
         "| fedavg | 10 x 120 | consilience 1 | 0.500 | 1.00 | 2.0 | 100 | 90.0 | 1,000 |",
         "| fedavg | 10 x 120 | pfl 2 | 1.000 | 2.00 | 3.0 | 200 | 80.0 |  |",
     ]
+
+
+def test_a_program_that_fails_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake:
+        start_seconds, peak_mb = 2.0, 100.0
+
+        def __init__(self, library: str, *others: Any) -> None:
+            self.library, self.turns = library, iter((3.0, 1.0, 5.0))
+
+        def turn(self, rounds: int) -> float:
+            if self.library == "pfl":
+                raise ProgramFailed("no memory")
+            return next(self.turns)
+
+        def finish(self) -> dict[str, Any]:
+            return {"version": "1", "accuracy": 90.0}
+
+        def end(self) -> None:
+            ended.append(self.library)
+
+    ended: list[str] = []
+    monkeypatch.setattr("benchmarks.peers.run.Program", Fake)
+    programs = Programs({}, ("consilience", "pfl"), timeout=1.0)
+    for _ in range(3):
+        programs.take_turns(1)
+    assert programs.failed == ["pfl: no memory"] and ended == ["pfl"]
+    assert programs.rows() == [Row("consilience", "1", 3.0, 2.0, 100.0, 90.0, None)]

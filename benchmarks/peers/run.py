@@ -60,27 +60,27 @@ class Row:
     bytes: int | None  # up and down, per learner and round
 
 
-class Race:
+class Programs:
     """The programs of one size; those that fail are left out, with a line that says why."""
 
     def __init__(self, work: dict[str, Any], libraries: Sequence[str], timeout: float) -> None:
-        self.programs: dict[str, Program] = {}
+        self.running: dict[str, Program] = {}
         self.times: dict[str, list[float]] = {library: [] for library in libraries}
         self.failed: list[str] = []
         for library in libraries:
             with self._noting(library):
-                self.programs[library] = Program(library, LIBRARIES[library][0], work, timeout)
+                self.running[library] = Program(library, LIBRARIES[library][0], work, timeout)
 
     def take_turns(self, rounds: int) -> None:
         """A turn of each program."""
-        for library, program in list(self.programs.items()):
+        for library, program in list(self.running.items()):
             with self._noting(library):
                 self.times[library].append(program.turn(rounds))
 
     def rows(self) -> list[Row]:
         """What all programs report; they end."""
         found = []
-        for library, program in list(self.programs.items()):
+        for library, program in list(self.running.items()):
             with self._noting(library):
                 report = program.finish()
                 seconds, start = statistics.median(self.times[library]), program.start_seconds
@@ -91,7 +91,7 @@ class Race:
         return found
 
     def end(self) -> None:
-        for program in self.programs.values():
+        for program in self.running.values():
             program.end()
 
     @contextmanager
@@ -100,11 +100,13 @@ class Race:
             yield
         except (ProgramFailed, subprocess.CalledProcessError) as error:
             self.failed.append(f"{library}: {error}")
-            if library in self.programs:
-                self.programs.pop(library).end()
+            if library in self.running:
+                self.running.pop(library).end()
 
 
-def race(method: str, size: Size, turns: int, libraries: Sequence[str], timeout: float) -> tuple[list[Row], list[str]]:
+def measure_size(
+    method: str, size: Size, turns: int, libraries: Sequence[str], timeout: float
+) -> tuple[list[Row], list[str]]:
     """The rows of one size, and a line about each library that failed."""
     work = {
         "method": method,
@@ -114,7 +116,7 @@ def race(method: str, size: Size, turns: int, libraries: Sequence[str], timeout:
         "cores": len(os.sched_getaffinity(0)),
         "data": str(Path(os.environ["CONSILIENCE_DATA"]) / "mnist"),
     }
-    programs = Race(work, libraries, timeout)
+    programs = Programs(work, libraries, timeout)
     try:
         for _ in range(turns):
             programs.take_turns(size.turn)
@@ -167,7 +169,7 @@ def main() -> None:
     for method in given.methods:
         having = [library for library in given.only if method in LIBRARIES[library][1]]
         for size in map(SIZES.__getitem__, given.sizes):
-            rows, why = race(method, size, given.turns, having, given.timeout)
+            rows, why = measure_size(method, size, given.turns, having, given.timeout)
             print("\n".join(table(method, size, rows)), flush=True)
             failed += [f"{method} {size.learners} x {size.samples}, left out: {line}" for line in why]
     print("\n".join(["", *failed]))

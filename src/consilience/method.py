@@ -65,6 +65,11 @@ class Role:
 
     def __post_init__(self) -> None:
         check_integer("batch_order", self.batch_order, low=0)
+        for what, low in (("epochs", 0), ("batch_size", 1)):
+            if getattr(self, what) is not None:
+                check_integer(what, getattr(self, what), low)
+        for exchange in self.exchanges:
+            check_integer(f"every of exchange {exchange.name!r}", exchange.every)
         names = [self.objective.name, *(e.name for e in self.exchanges)]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:

@@ -83,13 +83,20 @@ class Task:
 
     frozen: frozenset[str] = frozenset()
     """Names of parameters and buffers that are the same for all learners: nothing changes them, and none travels."""
+    network_names: Mapping[str, str] = field(default_factory=dict)
+    """Of a network that was split: what its parameters and buffers are called in it, by their names here."""
 
     def covered(self, part: str, names: Iterable[str]) -> list[str]:
         """The names in a part, without the frozen ones.
 
-        A part is "trained" for all of them, one of the two parts of a split model, a module's name, or a glob.
+        A part is "trained" for all of them, one of the two parts of a split model, a module's name, or a glob. Of a
+        network that was split, names in the network count where the part is no name in the split model.
         """
         own, trained = self.parts.get(part), [n for n in names if n not in self.frozen]
         if part == TRAINED:
             return trained
-        return names_in_part(part, trained) if own is None else [n for n in trained if n in own]
+        if own is not None:
+            return [n for n in trained if n in own]
+        if not self.network_names or names_in_part(part, (*self.parameters, *self.buffers)):
+            return names_in_part(part, trained)
+        return [n for n in trained if names_in_part(part, [self.network_names.get(n, n)])]

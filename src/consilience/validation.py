@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from numbers import Integral
+from typing import Any, TypeGuard
 
 from pydantic import ValidationError
 
@@ -27,6 +28,11 @@ def check_choice(what: str, value: str, allowed: Iterable[str]) -> None:
     """Refuse a value that is not one of those allowed."""
     if value not in (names := list(allowed)):
         raise UnknownName(what, str(value), names)
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer, Python's or NumPy's; true, 2.0 and "2" are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_integer(what: str, value: int, low: int = 1) -> None:

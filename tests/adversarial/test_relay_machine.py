@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def invite(self) -> None:
         token = admin.invite(self.path, f"member-{len(self.model.members)}")
-        self.model.members.append(ModelMember(token.member))
+        self.model.members.append(ModelMember(token.id))
         self.turn()
         self.settle()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 
 from consilience import Settings
@@ -81,6 +82,37 @@ def test_invalid_value_is_reported_by_its_key(settings: dict[str, object], said:
     with pytest.raises(ConfigurationError) as refused:
         make_config(settings)
     assert said in str(refused.value)
+
+
+COUNTS = [key for key in KEYS if field_of_key(key).annotation in (int, int | None)]
+
+
+@pytest.mark.parametrize("key", COUNTS)
+@pytest.mark.parametrize("given", [1.5, 2.0, True, "2", [2]])
+def test_count_that_is_no_whole_number_is_refused(key: str, given: object) -> None:
+    """Whatever it counts, and whether it is given in Python or in a file."""
+    with pytest.raises(ConfigurationError) as refused:
+        make_config({key: given})
+    assert f"{key} is {given!r}; it must be a whole number" in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["epochs", "batch_size"])
+@pytest.mark.parametrize("given", [1.5, 2.0, True, "2"])
+def test_count_of_a_group_that_is_no_whole_number_is_refused(key: str, given: object) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make_config({"groups": {"late": {"learners": 1, key: given}}})
+    assert f"groups.late.{key} is {given!r}; it must be a whole number" in str(refused.value)
+
+
+def test_counts_are_those_that_a_run_has() -> None:
+    """So that the test above leaves none out by another spelling of its type."""
+    assert {"rounds", "epochs", "total_epochs", "batch_size", "eval_every", "partners_every", "workers"} < set(COUNTS)
+
+
+def test_count_may_be_an_integer_of_numpy() -> None:
+    config = make_config({"rounds": np.int64(2), "total_epochs": np.int32(8)})
+    assert (config.training.rounds, config.training.epochs) == (2, 4)
+    assert tomllib.loads(config.to_toml())["rounds"] == 2
 
 
 @pytest.mark.parametrize(("key", "nearest"), [("roundz", "rounds"), ("optimiser", "optimizer"), ("training", "train")])

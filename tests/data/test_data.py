@@ -307,8 +307,8 @@ def test_unknown_data_set_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize(("half", "available"), [("train", 1000), ("test", 797)])
-@pytest.mark.parametrize("asked", [0, -1, 10_000])
-def test_invalid_sample_count_error_names_the_available_count(half: str, available: int, asked: int) -> None:
+@pytest.mark.parametrize("asked", [0, -1, 10_000, 1.5, True])
+def test_invalid_sample_count_error_names_the_available_count(half: str, available: int, asked: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"'digits' has {available} .* and {asked} are to be used"):
         load("digits", train=asked) if half == "train" else load("digits", test=asked)
 

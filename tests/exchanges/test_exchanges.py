@@ -484,6 +484,12 @@ def test_settings_out_of_range_are_refused(make: Callable[[], Exchange]) -> None
         make()
 
 
+@pytest.mark.parametrize("part", [3, "", None])
+def test_a_part_is_a_name(part: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"part is .*; it must be the name of a part or a module"):
+        Weights(part=part)
+
+
 def test_unknown_options_are_refused_with_the_nearest_known_one() -> None:
     for make, near in (
         (lambda: Observations(discriminator="clasifier"), "classifier"),  # type: ignore[arg-type]

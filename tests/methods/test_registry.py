@@ -135,3 +135,28 @@ def test_varying_fields_are_declared_by_an_attribute() -> None:
 
     with pytest.raises(UnknownName, match=r"'wieght' of `varies` of exchange 'own'. Did you mean 'weight'"):
         varying_fields(Wrong())
+
+
+@pytest.mark.parametrize("given", [1.5, 2.0, 0, True])
+def test_an_exchange_that_is_due_every_so_many_rounds_says_a_whole_number(given: Any) -> None:
+    """Also where its own class does not check it."""
+
+    @dataclass(frozen=True)
+    class Seldom(Exchange):
+        name: str = "seldom"
+        every: int = 1
+
+    register_method("seldom", lambda every: Seldom(every=every))
+    with pytest.raises(ConfigurationError, match=rf"every of exchange 'seldom' is {given}; it must be a whole number"):
+        build_method("seldom", {"every": given})
+    with pytest.raises(ConfigurationError, match=rf"every of exchange 'seldom' is {given}; it must be a whole number"):
+        Role(exchanges=(Seldom(every=given),))
+
+
+@pytest.mark.parametrize("given", [{"epochs": 1.5}, {"epochs": -1}, {"batch_size": 2.5}, {"batch_size": 0}])
+def test_a_role_trains_for_whole_numbers_of_epochs_and_samples(given: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"{next(iter(given))} is .*; it must be a whole number, [01] or more"
+    ):
+        Role(**given)
+    assert Role(epochs=0).epochs == 0

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor, nn
 
 from consilience import compare, sweep
-from consilience.errors import ClusterError
+from consilience.errors import ClusterError, ConfigurationError
 from consilience.models import SplitModel
 from consilience.papers import Cell, Reproduction, Scale
 from consilience.papers.run import run_reproduction
@@ -177,6 +178,25 @@ def test_a_run_whose_machine_is_lost_starts_again_elsewhere(
 def test_more_cpus_than_a_machine_has_are_refused(nodes: TwoNodes) -> None:
     with pytest.raises(ClusterError, match=r"each run takes 2 CPUs of one machine of cluster .*, and none has that"):
         compare(methods=["fedavg"], **SIZE, cluster=nodes.address, workers=2)
+
+
+def test_gpus_are_looked_for_where_the_runs_are(nodes: TwoNodes) -> None:
+    with pytest.raises(
+        ClusterError, match=r"each run takes 1 CPU and 1 GPU of one machine of cluster .*, and none has"
+    ):
+        compare(methods=["fedavg"], **SIZE, cluster=nodes.address, device="cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine that has no GPU is told that it has one")
+def test_a_machine_without_the_gpu_it_was_started_with_refuses_the_run(nodes: TwoNodes) -> None:
+    node = nodes.cluster.add_node(**nodes.node, num_gpus=1)
+    try:
+        nodes.cluster.wait_for_nodes()
+        with pytest.raises(ConfigurationError, match=r"device .cuda. is not available: .* on this machine") as caught:
+            compare(methods=["fedavg"], **SIZE, cluster=nodes.address, device="cuda")
+    finally:
+        nodes.cluster.remove_node(node)
+    assert "on the cluster: run 1, on " in caught.value.__notes__[0]
 
 
 def test_data_that_a_machine_does_not_have_are_named_with_the_machine(

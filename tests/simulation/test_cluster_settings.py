@@ -22,6 +22,8 @@ from consilience.data import load
 from consilience.errors import ClusterError, ConfigurationError
 from consilience.papers import Scale
 from consilience.simulation.engines.ray import shard
+from consilience.simulation.engines.ray.engine import ShardOptions
+from consilience.simulation.simulate import check_run
 
 Command = Callable[..., tuple[int, str, str]]
 SIZE: dict[str, Any] = {"data": "digits", "train": 40, "test": 20, "learners": 2, "rounds": 1}
@@ -88,6 +90,20 @@ def test_a_comparison_says_so_too_and_leaves_its_folder_to_resume(command: Comma
     assert Path("here/comparison.toml").exists()
 
 
+def test_a_gpu_is_needed_where_a_run_is_and_where_its_channels_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a comparison are tasks on other machines, which refuse what they do not have; channels stay here."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    on_gpus = {**SIZE, "device": "cuda"}
+    check_run(make_config({**on_gpus, "cluster": "auto"}))
+    with pytest.raises(ConfigurationError, match=r"no GPU on this machine; use cpu"):
+        check_run(make_config(on_gpus))
+    match = (
+        r"no GPU on this machine, where the channels of a run are kept .* 'auto'; start it on a machine that has one"
+    )
+    with pytest.raises(ConfigurationError, match=match):
+        simulate(**on_gpus, cluster="auto")
+
+
 def test_streamed_samples_are_refused() -> None:
     samples = torch.utils.data.TensorDataset(torch.rand(8, 4), torch.arange(8) % 2)
     data = Dataset.streamed(samples, samples, name="mine")
@@ -152,6 +168,14 @@ def test_what_comes_from_ray_may_be_read_only() -> None:
     copy = _to_torch(array)
     copy += 1
     assert array.tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [({"num_cpus": 1}, [2, 1, 2]), ({"num_gpus": 1.0}, [1, 1, 1]), ({"num_cpus": 1, "num_gpus": 1 / 3}, [3, 3, 3])],
+)
+def test_processes_share_their_gpu_or_their_machine(resources: dict[str, float], expected: list[int]) -> None:
+    assert ShardOptions(3, resources).processes_there(["one", "other", "one"]) == expected
 
 
 def test_a_process_there_is_as_deterministic_as_one_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,9 @@ def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
         peer = join(place, Mine())
         with pytest.raises(ConfigurationError, match=r"loss='mine' is unknown; it is 'module', .* or 'method'"):
             ConsilienceCallback(peer, loss="mine")
-        with pytest.raises(ConfigurationError, match=r"every=0 epochs; it must be 1 or more"):
-            ConsilienceCallback(peer, every=0)
+        for every in (0, 1.5, True):
+            with pytest.raises(ConfigurationError, match=rf"every is {every}; it must be a whole number, 1 or more"):
+                ConsilienceCallback(peer, every=every)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match=r"wait=-1 seconds; it must be 0 or more"):
             ConsilienceCallback(peer, wait=-1)
         with pytest.raises(ConfigurationError, match=r"peer is of the type Mine; give what .*join\(url, model=model\)"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
 
 from consilience.config.attacks import parse_attack
+from consilience.config.counts import WithCounts
 from consilience.config.schedules import Schedule, scheduled
 from consilience.errors import ConfigurationError
 
@@ -52,7 +53,7 @@ Numbers = StrictInt | str | tuple[StrictInt, ...]
 """Learners by number: 3, [0, 2] or '0-2,5'."""
 
 
-class GroupConfig(BaseModel):
+class GroupConfig(WithCounts):
     """Learners with settings of their own: how they train, what they upload and download."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

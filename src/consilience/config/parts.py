@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from consilience.config.augment import Transform, parse_augment
+from consilience.config.counts import WithCounts
 from consilience.config.groups import Rate
 from consilience.config.reachable import parse_reachable
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.user_code import absolute_name
+from consilience.validation import is_integer
 from consilience.wire.robustness import Robustness, build_robustness, parse_aggregation
 
 DEFAULT_MODELS = {
@@ -61,7 +63,7 @@ def _known_reachable(given: str) -> str:
     return given
 
 
-class ConfigPart(BaseModel):
+class ConfigPart(WithCounts):
     """Some settings that belong together; frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -259,7 +261,7 @@ class TrainingConfig(ConfigPart):
         """Epochs of a round, where those of all rounds are given."""
         total = given.get("total_epochs") if isinstance(given, dict) else None
         rounds = given.get("rounds", cls.model_fields["rounds"].default) if total is not None else None
-        if not isinstance(total, int) or not isinstance(rounds, int) or total < 1 or rounds < 1:
+        if not is_integer(total) or not is_integer(rounds) or total < 1 or rounds < 1:
             return given  # nothing to divide, or refused by the fields themselves
         if total % rounds:
             raise ConfigurationError(

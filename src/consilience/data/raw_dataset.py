@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from consilience.errors import ConfigurationError
 from consilience.input_fields import InputFields
 from consilience.task import TaskKind
+from consilience.validation import is_integer
 
 Selection = slice | NDArray[np.int64]
 """Which samples are used: a range, or their positions."""
@@ -102,14 +103,14 @@ def check_class_count(what: str, asked: int | None, available: int, kind: TaskKi
         raise ConfigurationError(
             f"classes is {asked}, and {what} is text, whose classes are its characters; leave it out"
         )
-    if not 2 <= asked <= available:
+    if not is_integer(asked) or not 2 <= asked <= available:
         raise ConfigurationError(f"classes is {asked}, and {what} has {available} classes; use 2 to {available}")
 
 
 def _count(what: str, half: str, asked: int | None, available: int) -> int:
     if asked is None:
         return available
-    if not 1 <= asked <= available:
+    if not is_integer(asked) or not 1 <= asked <= available:
         raise ConfigurationError(
             f"{what} has {available} {half} samples, and {asked} are to be used; "
             f"use 1 to {available}, or leave the number out to use all"

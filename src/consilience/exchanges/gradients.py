@@ -28,7 +28,7 @@ from consilience.config.schedules import constant_number
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Received, Start, State, Update, View
 from consilience.exchanges.owning import OwningExchange
-from consilience.exchanges.weights import covered_parameters
+from consilience.exchanges.weights import check_part, covered_parameters
 from consilience.randomness import coin_flips
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
@@ -67,10 +67,7 @@ class Gradients(OwningExchange):
     batches: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.part, str) or not self.part:
-            raise ConfigurationError(
-                f"part is {self.part!r}; it must be the name of a part or a module, such as 'server', or a glob"
-            )
+        check_part(self.part)
         constant_number("delta", self.delta, low=1e-12)
         check_integer("every", self.every)
         check_integer("max_staleness", self.max_staleness, low=0)

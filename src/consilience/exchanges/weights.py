@@ -62,6 +62,7 @@ class Weights(Exchange):
     max_staleness: int = 8
 
     def __post_init__(self) -> None:
+        check_part(self.part)
         number_or_schedule("prox", self.prox)
         check_integer("every", self.every)
         constant_number("step", self.step, low=1e-12)
@@ -135,6 +136,14 @@ class Weights(Exchange):
         parameters = {n: received.tensors[n] for n in view.task.covered(self.part, view.parameters)}
         buffers = {n: received.tensors[n] for n in self._buffers(view.task, view.buffers)}
         return Update(parameters, buffers, state)
+
+
+def check_part(part: str) -> None:
+    """Refuse what is no name of a part."""
+    if not isinstance(part, str) or not part:
+        raise ConfigurationError(
+            f"part is {part!r}; it must be the name of a part or a module, such as 'server' or '3', or a glob"
+        )
 
 
 def covered_parameters(exchange: str, part: str, task: Task) -> list[str]:

@@ -26,6 +26,7 @@ from consilience.models.frozen import (
     frozen_norms,
     frozen_tensors,
 )
+from consilience.models.split import network_names
 from consilience.objectives import Objective
 from consilience.task import DEVICE, Task
 
@@ -239,4 +240,4 @@ def _task(model: SplitModel, spec: LearnerSpec) -> Task:
     parts = {part: names | own if part == DEVICE else names for part, names in model.parts.items()}
     frozen = frozen_names(model) | {f"{objective.name}/{name}" for name in frozen_names(extra)}
     shared: dict[str, Any] = {"scaling": spec.scaling, "public": spec.public, "parts": parts, "frozen": frozen}
-    return replace(known, parameters=parameters, buffers=buffers, **shared)
+    return replace(known, parameters=parameters, buffers=buffers, network_names=network_names(model), **shared)

@@ -142,13 +142,22 @@ def _checked(name: str, key: str, value: Any, default: Any, rate: bool) -> Any:
             value = scheduled(value)
         except ConfigurationError as error:
             raise ConfigurationError(f"method {name!r}: {key}: {error}") from None
+    if isinstance(default, str) and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)  # a module may have a number for a name, which files and commands read as a number
     wanted = float | int | Schedule if rate else next((kind for kind in _KINDS if type(default) is kind), object)
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigurationError(f"method {name!r}: {key} is {value!r}; it must be a finite number")
     if isinstance(value, wanted) and (wanted in (bool, object) or not isinstance(value, bool)):
         return value
+    raise ConfigurationError(f"method {name!r}: {key} is {value!r}; {_allowed(key, value, default, rate)}")
+
+
+def _allowed(key: str, value: Any, default: Any, rate: bool) -> str:
+    """What a setting that is refused must be."""
     kind = "a number" if rate else _KINDS[type(default)]
-    or_schedule = ", or a schedule of numbers, such as 'ramp(0, 10, 20)'" if rate else ""
-    raise ConfigurationError(
-        f"method {name!r}: {key} is {value!r}; it must be {kind}, such as its default {default!r}{or_schedule}"
-    )
+    allowed = f"it must be {kind}, such as its default {default!r}"
+    if rate:
+        return f"{allowed}, or a schedule of numbers, such as 'ramp(0, 10, 20)'"
+    if isinstance(default, str) and isinstance(value, float):  # 0.10 is read as 0.1, which may be another module
+        return f'{allowed}; write the name {value} in quotes, {key} = "{value}", and in a shell \'{key}="{value}"\''
+    return allowed

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, ConsilienceError, UnknownName
 from consilience.models.from_file import failure
-from consilience.models.split import FeaturesBeforeLayer, LayerInputRecorder, to_split_model
+from consilience.models.split import FeaturesBeforeLayer, LayerInputRecorder, given_names, to_split_model
 from consilience.models.split_model import SplitModel
 from consilience.randomness import uniform
 from consilience.task import DEVICE, SERVER, names_in_part
@@ -101,7 +101,7 @@ def _parts(model: SplitModel, device: Sequence[str], server: Sequence[str]) -> d
 def _named(model: SplitModel, names: Sequence[str], part: str, globs: Sequence[str]) -> frozenset[str]:
     if isinstance(globs, str):
         raise ConfigurationError(f"{part} is {globs!r}; give a list of names, [{globs!r}]")
-    found, own = set[str](), _own_names(model, names)
+    found, own = set[str](), {theirs: ours for ours, theirs in given_names(model, names).items()}
     for glob in globs:
         theirs, ours = [own[name] for name in names_in_part(glob, own)], names_in_part(glob, names)
         covered = theirs or ours if isinstance(model.features, FeaturesBeforeLayer) else ours or theirs
@@ -109,14 +109,6 @@ def _named(model: SplitModel, names: Sequence[str], part: str, globs: Sequence[s
             raise ConfigurationError(f"{part}: {glob!r} matches nothing in the model; it has {', '.join(names)}")
         found |= set(covered)
     return frozenset(found)
-
-
-def _own_names(model: SplitModel, names: Sequence[str]) -> dict[str, str]:
-    """Names in the split model by those in the model that was given, or in its `features` where it has them."""
-    inside, logits = "features.", "classifier."
-    if isinstance(model.features, FeaturesBeforeLayer):
-        inside, logits = "features.model.", f"{model.features.at}."
-    return {n.removeprefix(inside) if n.startswith(inside) else n.replace("classifier.", logits, 1): n for n in names}
 
 
 def _registered_before(model: SplitModel, names: Sequence[str]) -> list[str]:

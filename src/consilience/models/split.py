@@ -10,6 +10,7 @@ The second is allowed but rarely useful: its features are the inputs themselves,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from copy import copy
 from typing import Any
 
@@ -138,6 +139,21 @@ def to_split_model(module: nn.Module) -> SplitModel:
         f"name them so, build SplitModel(features, classifier) from its parts, or give it a forward that ends in a "
         f"torch.nn.Linear"
     )
+
+
+def given_names(model: SplitModel, names: Iterable[str]) -> dict[str, str]:
+    """Names in the model that was given, or in its `features` where it has them, by those in the split model."""
+    inside, logits = "features.", "classifier."
+    if isinstance(model.features, FeaturesBeforeLayer):
+        inside, logits = "features.model.", f"{model.features.at}."
+    return {n: n.removeprefix(inside) if n.startswith(inside) else n.replace("classifier.", logits, 1) for n in names}
+
+
+def network_names(model: SplitModel) -> dict[str, str]:
+    """Of a network that was split: names of its weights in it, by those in the split model; else nothing."""
+    if not isinstance(model.features, FeaturesBeforeLayer):
+        return {}
+    return given_names(model, [name for name, _ in (*model.named_parameters(), *model.named_buffers())])
 
 
 def _refuse_unusable(model: nn.Module) -> None:

@@ -43,11 +43,11 @@ def connect_to_relay(
             "there is no token: give the one from your invitation, consilience.join(url, token, ...), or put it into "
             "the environment variable CONSILIENCE_TOKEN"
         )
-    known = tokens.FORM.fullmatch(token.strip())
+    known = tokens.Token.parse(token.strip())
     if known is None:
         raise ConfigurationError("this is not a token; one starts with cs1_ and comes from `consilience relay invite`")
-    client = RelayClient(url, known[0], ca_file)
-    default = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(known[1], 16)}"
+    client = RelayClient(url, token.strip(), ca_file)
+    default = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{known.id}"
     store = StateFolder(Path("peers") / default if folder is None else Path(folder))
     try:
         store.lock()

@@ -19,6 +19,7 @@ from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
 from consilience.models import SplitModel
 from consilience.models.frozen import frozen_names
+from consilience.models.split import network_names
 from consilience.objectives import Objective
 from consilience.peer.called_model import layer_name, own_module, split_model
 from consilience.peer.charter_frozen import check_frozen_part
@@ -215,6 +216,7 @@ def _task_of(model: SplitModel) -> Task:
         type(model.original).__name__,
         parts=model.parts,
         frozen=frozen_names(model),
+        network_names=network_names(model),
     )
 
 

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.peer.batches import Loader, read_batch
 from consilience.peer.peer import Peer
+from consilience.validation import check_integer
 
 LOSSES = ("module", "method")
 
@@ -44,8 +45,7 @@ class EpochSettings:
                 f"loss={self.loss!r} is unknown; it is 'module', the loss of your own training step, or 'method', the "
                 f"loss of the federation's method"
             )
-        if self.every < 1:
-            raise ConfigurationError(f"every={self.every} epochs; it must be 1 or more")
+        check_integer("every", self.every)
         if self.wait < 0:
             raise ConfigurationError(f"wait={self.wait} seconds; it must be 0 or more")
 

@@ -101,11 +101,11 @@ def invite(path: Path, member: str, federation: str | None = None, days: float |
                 f"member {member!r} was invited before, and a token is shown only once; if it is lost or has expired, "
                 f"make a new one: consilience relay rotate {member}"
             )
-        token = tokens.new_token(store.members.add(number, member) if known is None else known.id)
+        token = tokens.Token.new(store.members.add(number, member) if known is None else known.id)
         if known is not None:
             store.members.reinvite(known.id)
-        store.members.set_token(token.member, token.hashed, expires)
-        store.audit.append("invited" if known is None else "invited-again", number, token.member, name=member)
+        store.members.set_token(token.id, token.hashed, expires)
+        store.audit.append("invited" if known is None else "invited-again", number, token.id, name=member)
     return token
 
 

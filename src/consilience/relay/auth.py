@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from consilience.relay.rejections import Rejection
 from consilience.relay.tables import MemberRecord, OperatorRecord, OperatorTable
-from consilience.wire.tokens import FORM, OPERATOR_FORM, OperatorToken, Token, matches
+from consilience.wire.tokens import BearerToken, OperatorToken, Token
+
+_Kind = TypeVar("_Kind", bound=BearerToken)
 
 
 def read_token(authorization: str | None) -> Token:
     """The member's token of an `Authorization: Bearer` header."""
-    return Token(*_read(authorization, FORM, "cs1_", "the token of your invitation"))
+    return _read(authorization, Token, "the token of your invitation")
 
 
 def read_operator_token(authorization: str | None) -> OperatorToken:
     """The operator's token of an `Authorization: Bearer` header."""
-    return OperatorToken(*_read(authorization, OPERATOR_FORM, "co1_", "a token of `consilience relay operator add`"))
+    return _read(authorization, OperatorToken, "a token of `consilience relay operator add`")
 
 
 def check_member(find: Callable[[int], MemberRecord | None], authorization: str | None) -> MemberRecord:
     """The member whose token it is; looked up at each request, so that a revoked token is refused at once."""
     token = read_token(authorization)
-    member = find(token.member)
-    current = matches(token, member.token_hash if member else b"")
-    if member is None or not (current or matches(token, member.old_token_hash)):
+    member = find(token.id)
+    current = token.matches(member.token_hash if member else b"")
+    if member is None or not (current or token.matches(member.old_token_hash)):
         raise Rejection("wrong-token", "this token is unknown to this relay")
     why = _why_refused(member, current=current)
     if why is not None:
@@ -48,23 +50,23 @@ def _why_refused(member: MemberRecord, *, current: bool) -> tuple[str, str] | No
 def check_operator(operators: OperatorTable, authorization: str | None) -> OperatorRecord:
     """The operator whose token it is; looked up at each request, so that a removed one is refused at once."""
     token = read_operator_token(authorization)
-    known = operators.get(token.operator)
-    if not matches(token, known.token_hash if known else b"") or known is None:
+    known = operators.get(token.id)
+    if not token.matches(known.token_hash if known else b"") or known is None:
         raise Rejection("wrong-token", "this token is of no operator of this relay")
     if 0 < known.expires <= time.time():
         raise Rejection("expired", "this token has expired; make a new one: consilience relay operator add NAME")
     return known
 
 
-def _read(authorization: str | None, form: re.Pattern[str], prefix: str, which: str) -> tuple[int, str]:
+def _read(authorization: str | None, kind: type[_Kind], which: str) -> _Kind:
     if not authorization:
         raise Rejection("no-token", f"no token; send `Authorization: Bearer TOKEN` with {which}")
     scheme, _, text = authorization.partition(" ")
-    found = form.fullmatch(text.strip())
-    if scheme.lower() != "bearer" or not found:
+    token = kind.parse(text.strip())
+    if scheme.lower() != "bearer" or token is None:
         raise Rejection(
             "wrong-token",
-            f"the Authorization header is not `Bearer TOKEN` with {which}; such a token looks like {prefix}... "
+            f"the Authorization header is not `Bearer TOKEN` with {which}; such a token looks like {kind.prefix}_... "
             f"and has 48 characters or more",
         )
-    return int(found[1], 16), found[2]
+    return token

@@ -8,7 +8,7 @@ from consilience.errors import UnknownName
 from consilience.relay.admin import check_name, open_store
 from consilience.relay.expiry import expiry
 from consilience.relay.tables import OperatorRecord
-from consilience.wire.tokens import OperatorToken, new_operator_token
+from consilience.wire.tokens import OperatorToken
 
 
 def add_operator(path: Path, name: str, days: float | None = None) -> OperatorToken:
@@ -17,8 +17,8 @@ def add_operator(path: Path, name: str, days: float | None = None) -> OperatorTo
     expires = expiry(days)
     with open_store(path) as store, store.writing():
         known = {each.name: each.id for each in store.operators.all()}
-        token = new_operator_token(known.get(name) or store.operators.next_id())
-        store.operators.write(OperatorRecord(token.operator, name, token.hashed, expires))
+        token = OperatorToken.new(known.get(name) or store.operators.next_id())
+        store.operators.write(OperatorRecord(token.id, name, token.hashed, expires))
         store.audit.append("operator-added", name=name)
     return token
 

@@ -40,7 +40,7 @@ def rotate(
                 f"{format_time(known.old_expires)}; only one old token is kept. Wait until then, or refuse both at "
                 f"once with --grace 0"
             )
-        token = tokens.new_token(known.id)
+        token = tokens.Token.new(known.id)
         until = _accepted_until(known.expires, grace)
         store.members.set_token(known.id, token.hashed, expires, old_hash=known.token_hash, old_expires=until)
         store.audit.append("rotated", known.federation, known.id, name=member, grace_hours=grace)

@@ -87,7 +87,7 @@ def simulate(
     if isinstance(method, Method) and config.variants:
         raise ConfigurationError("variants are made of a method's settings; give the method by its name")
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
-    check_device(config.execution.device)
+    check_device(config.execution.device, config.execution.cluster)
     config = in_one_round(config, chosen)
     if out is not None:
         refuse_used_folder(Path(out))
@@ -135,8 +135,14 @@ def _engine_before(folder: RunFolder | None, config: Config) -> EngineName | Non
 
 
 def check_run(config: Config, data: Dataset | None = None, model: Model | Sequence[Model] | None = None) -> None:
-    """Set a run up without running it, so that wrong settings are refused now."""
-    check_device(config.execution.device)
+    """Set a run up without running it, so that wrong settings are refused now.
+
+    A run that will be a task on a cluster is set up on the CPU: the machine that runs it knows which devices it has.
+    """
+    if config.execution.cluster is None:
+        check_device(config.execution.device)
+    else:
+        config = config.replace(device="cpu")
     method = build_method(config.method.name, config.method.settings)
     if data is None:
         config = with_absolute_paths(config)

@@ -6,63 +6,55 @@ import hashlib
 import hmac
 import re
 import secrets
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 _REST = r"_([0-9a-f]{1,15})_([A-Za-z0-9_-]{43})"
-FORM = re.compile(f"cs1{_REST}")
-OPERATOR_FORM = re.compile(f"co1{_REST}")
 
 
-class Token(NamedTuple):
-    """A member's id in the store, and a secret that only the member has."""
+@dataclass(frozen=True)
+class BearerToken:
+    """Somebody's id in the store, and a secret that only they have; each kind of token is a type of its own."""
 
-    member: int
+    prefix: ClassVar[str]
+    """How the text of such a token begins."""
+    id: int
     secret: str
 
+    @classmethod
+    def new(cls, owner: int) -> Self:
+        """A token with a new random secret; owner: an id in the store."""
+        return cls(owner, secrets.token_urlsafe(32))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The token of this kind that a text is; None for any other text."""
+        found = re.fullmatch(f"{cls.prefix}{_REST}", text)
+        return None if found is None else cls(int(found[1], 16), found[2])
+
     def __str__(self) -> str:
-        return f"cs1_{self.member:x}_{self.secret}"
+        return f"{self.prefix}_{self.id:x}_{self.secret}"
 
     def __repr__(self) -> str:
-        return f"Token({self.member}, ...)"  # logs must not show the secret
+        return f"{type(self).__name__}({self.id}, ...)"  # logs must not show the secret
 
     @property
     def hashed(self) -> bytes:
         """What is stored: the secret has 256 random bits, so a plain hash cannot be reversed."""
-        return _hash(self.secret)
+        return hashlib.sha256(self.secret.encode()).digest()
+
+    def matches(self, stored_hash: bytes) -> bool:
+        """Whether this is the token with the stored hash; takes equally long if it is not."""
+        return hmac.compare_digest(self.hashed, stored_hash)
 
 
-class OperatorToken(NamedTuple):
-    """An operator's id in the store, and a secret that only the operator has."""
+class Token(BearerToken):
+    """A member's token."""
 
-    operator: int
-    secret: str
-
-    def __str__(self) -> str:
-        return f"co1_{self.operator:x}_{self.secret}"
-
-    def __repr__(self) -> str:
-        return f"OperatorToken({self.operator}, ...)"  # logs must not show the secret
-
-    @property
-    def hashed(self) -> bytes:
-        """What is stored."""
-        return _hash(self.secret)
+    prefix = "cs1"
 
 
-def new_token(member: int) -> Token:
-    """A token with a new random secret."""
-    return Token(member, secrets.token_urlsafe(32))
+class OperatorToken(BearerToken):
+    """An operator's token."""
 
-
-def new_operator_token(operator: int) -> OperatorToken:
-    """An operator's token with a new random secret."""
-    return OperatorToken(operator, secrets.token_urlsafe(32))
-
-
-def _hash(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
-
-
-def matches(token: Token | OperatorToken, stored_hash: bytes) -> bool:
-    """Whether this is the token with the stored hash; takes equally long if it is not."""
-    return hmac.compare_digest(token.hashed, stored_hash)
+    prefix = "co1"

@@ -87,6 +87,17 @@ def test_other_runs_have_the_bits_of_the_loop(case: str, nodes: TwoNodes, tmp_pa
     assert_same_run(here, there)
 
 
+@pytest.mark.usefixtures("fresh")
+def test_stacks_on_one_machine_plan_with_a_share_of_its_memory(
+    nodes: TwoNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two processes on each machine, as with twice as many workers as GPUs."""
+    with caplog.at_level(logging.INFO, "consilience"):
+        simulate(**SIZE | {"engine": "stack", "learners": 4}, method="fedavg", cluster=nodes.address, workers=4)
+    plans = [each for each in caplog.messages if " stack: cpu has " in each]
+    assert len(plans) == 4 and all(" free for each of 2 processes; " in each for each in plans)
+
+
 # --- resume
 
 

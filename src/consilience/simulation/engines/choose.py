@@ -41,8 +41,8 @@ _MIN_SECONDS_TO_START = 5.0  # of estimated work, for which worker processes are
 _MIN_SECONDS_IF_RUNNING = 0.5  # of estimated work, for which running worker processes are used
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have."""
+def check_device(device: str, cluster: str | None = None) -> None:
+    """Refuse a device that this machine does not have; cluster: where the learners of the run are, if not here."""
     try:
         kind = torch.device(device).type
     except RuntimeError:
@@ -52,7 +52,11 @@ def check_device(device: str) -> None:
     if kind == "mps" and not torch.backends.mps.is_available():
         raise ConfigurationError(f"device {device!r} is not available: it is for a Mac with an Apple GPU; use cpu")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError(f"device {device!r} is not available: torch finds no GPU on this machine; use cpu")
+        here, instead = "torch finds no GPU on this machine", "use cpu"
+        if cluster is not None:
+            here += f", where the channels of a run are kept that is spread over cluster {cluster!r}"
+            instead = "start it on a machine that has one, or use cpu"
+        raise ConfigurationError(f"device {device!r} is not available: {here}; {instead}")
     if kind == "cuda" and (torch.device(device).index or 0) >= (there := torch.cuda.device_count()):
         raise ConfigurationError(f"device {device!r} is not available: the last GPU here is cuda:{there - 1}")
 

@@ -55,3 +55,14 @@ def test_with_little_memory_one_learner_has_activations(monkeypatch: pytest.Monk
     monkeypatch.setattr(memory_budget, "free_bytes", lambda device: 1)
     memory = budget(BranchBudget, 4)
     assert isinstance(memory, BranchBudget) and memory.rows == [1] and memory.lanes == [1]
+
+
+def test_branches_of_processes_on_one_gpu_plan_with_their_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = plans(40, "lenet5")
+    given = [Learner(plan.spec) for plan in found], found, {"inputs": np.zeros((10, 64), dtype=np.float32)}
+    free = 40 * budget(BranchBudget, 40, "lenet5").needs[0].state * 4
+    monkeypatch.setattr(memory_budget, "free_bytes", lambda device: 2 * free)
+    shared = BranchBudget(*given, processes=2)
+    monkeypatch.setattr(memory_budget, "free_bytes", lambda device: free)
+    alone = BranchBudget(*given)
+    assert (shared.free, shared.rows, shared.lanes) == (free, alone.rows, alone.lanes)

@@ -16,7 +16,7 @@ from consilience.learner.learner import Learner
 from consilience.methods import build_method
 from consilience.simulation.engines.shared_data import data_arrays
 from consilience.simulation.engines.stack import memory_budget as room_module
-from consilience.simulation.engines.stack.memory_budget import MemoryBudget, free_bytes
+from consilience.simulation.engines.stack.memory_budget import MemoryBudget, equal_share, free_bytes
 from consilience.simulation.setup.setup import build_setup
 
 PLENTY = 2**40
@@ -37,14 +37,15 @@ def free_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
-def memory_budget_of(data: Dataset, device: str = "cpu", method: str = "independent", **settings: Any) -> MemoryBudget:
+def memory_budget_of(
+    data: Dataset, device: str = "cpu", method: str = "independent", processes: int = 1, **settings: Any
+) -> MemoryBudget:
     """The memory budget of new learners; the device does not have to exist."""
     config = make_config({"learners": 10, "batch_size": 4, **settings})
     plans = build_setup(config, build_method(method), data, config.model_name.split(",")).cohorts.plans
     learners = [Learner(plan.spec) for plan in plans]
-    return MemoryBudget(
-        learners, [replace(p, spec=replace(p.spec, device=device)) for p in plans], data_arrays(data, None)
-    )
+    there = [replace(p, spec=replace(p.spec, device=device)) for p in plans]
+    return MemoryBudget(learners, there, data_arrays(data, None), processes)
 
 
 def free_bytes_for(room: MemoryBudget, budget: float) -> int:
@@ -203,3 +204,30 @@ def test_free_main_memory_has_a_default_without_meminfo(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Path, "read_text", missing)
     assert free_bytes(torch.device("cpu")) == 2**33
+
+
+# --- several processes on one device
+
+
+@pytest.mark.parametrize(("free", "processes", "share"), [(100, 1, 100), (100, 3, 33), (2, 3, 0)])
+def test_the_shares_of_processes_fit_together(free: int, processes: int, share: int) -> None:
+    assert equal_share(free, processes) == share and processes * share <= free
+
+
+def test_processes_on_one_gpu_plan_as_if_each_had_a_smaller_one(data: Dataset, free_memory: list[int]) -> None:
+    need = memory_budget_of(data).needs[0]
+    free_memory[0] = 30 * (need.state + need.step + need.passed)
+    whole = memory_budget_of(data, "cuda")
+    two = memory_budget_of(data, "cuda", processes=2)
+    free_memory[0] //= 2
+    half = memory_budget_of(data, "cuda")
+    assert (two.rows, two.passing, two.free, two.home) == (half.rows, half.passing, half.free, half.home)
+    assert two.passing == whole.passing / 2 and whole.free == 2 * two.free
+    assert " free for each of 2 processes; " in two.describe() and "processes" not in half.describe()
+
+
+def test_half_of_what_ten_learners_need_is_enough_for_five(data: Dataset, free_memory: list[int]) -> None:
+    room = memory_budget_of(data)
+    each = room.needs[0].state + room.needs[0].step + room.needs[0].passed
+    free_memory[0] = 2 * free_bytes_for(room, room.state + 5.5 * each)
+    assert memory_budget_of(data).rows == [10] and memory_budget_of(data, processes=2).rows == [5]

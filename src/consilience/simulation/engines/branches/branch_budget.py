@@ -22,10 +22,14 @@ class BranchBudget(MemoryBudget):
     engine = "branches"
 
     def __init__(
-        self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Mapping[str, NDArray[Any]]
+        self,
+        learners: Sequence[Learner],
+        plans: Sequence[CohortPlan],
+        data: Mapping[str, NDArray[Any]],
+        processes: int = 1,
     ) -> None:
         self.lanes: list[int] = []
-        super().__init__(learners, plans, data)
+        super().__init__(learners, plans, data, processes)
 
     def fit(self, need: MemoryNeeds, budget: float, rows: int) -> int:
         """How many of `rows` learners fit into this many bytes, in groups of nearly one size."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -57,6 +57,11 @@ class ShardOptions:
         """Whether the learners of a shard train together, so that a job is better not split."""
         return self.engine != "loop"
 
+    def processes_there(self, nodes: Sequence[str]) -> list[int]:
+        """How many shards share the memory of each one's GPU, or else of its machine; nodes: where each of them is."""
+        share = self.resources.get("num_gpus")
+        return [nodes.count(node) if share is None else round(1 / share) for node in nodes]
+
 
 class RayEngine:
     """Deals the learners to shards, and brings jobs, uploads, answers and states from and to them."""
@@ -97,8 +102,9 @@ class RayEngine:
         with own_code_by_value(self._ray):
             shared = self._ray.put(data), self._ray.put(own)
             how = self._options.engine, self._options.deterministic
+            there = self._options.processes_there([shard.node for shard in self.shards])
             for number, shard in enumerate(self.shards):
-                shard.call("set_up", self._ray.put(self.deal.plans_of(number)), *shared, *how)
+                shard.call("set_up", self._ray.put(self.deal.plans_of(number)), *shared, *how, there[number])
         for shard in self.shards:
             shard.wait_for_set_up()
             log.info("%s: on %s", shard.name, shard.node)

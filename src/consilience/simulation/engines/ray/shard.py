@@ -5,6 +5,7 @@ Everything comes and goes as NumPy arrays, which Ray passes without copying; arr
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -27,6 +28,8 @@ from consilience.simulation.engines.jobs import Job, JobResult, Work
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack.engine import StackEngine
 
+log = logging.getLogger("consilience")
+
 Arrays = dict[Path, np.ndarray]
 """The tensors of a state by their path."""
 ArrayUploads = dict[str, tuple[dict[str, np.ndarray], np.ndarray]]
@@ -45,14 +48,24 @@ class Shard:
         return {"node": node_name(), "consilience": consilience.__version__, "torch": torch.__version__}
 
     def set_up(
-        self, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None, name: EngineName, deterministic: bool
+        self,
+        plans: list[CohortPlan],
+        data: Dataset,
+        own: LocalTestSets | None,
+        name: EngineName,
+        deterministic: bool,
+        processes_there: int = 1,
     ) -> None:
-        """Open the engine."""
+        """Open the engine; processes_there: how many shards share its GPU, or its machine's memory."""
         if deterministic:
             be_deterministic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the data are read-only: nobody writes them
-            self.engine = LoopEngine(plans, data, 0, own) if name == "loop" else TOGETHER[name](plans, data, own)
+            if name == "loop":
+                self.engine = LoopEngine(plans, data, 0, own)
+            else:
+                self.engine = TOGETHER[name](plans, data, own, processes_there)
+                log.info("%s", self.engine.memory.describe())
 
     def read(self, cohort: int, rows: np.ndarray | None, fields: Sequence[str] | None) -> Arrays:
         """Copies of the states of some rows, or of all; fields: only these."""

@@ -57,7 +57,10 @@ OwnTests = Callable[[slice], tuple[Tensor, Tensor]]
 
 
 class StackEngine(Executor):
-    """Holds the learners' states and does jobs on them, a whole stack of learners at a time."""
+    """Holds the learners' states and does jobs on them, a whole stack of learners at a time.
+
+    processes_there: how many processes share the device, each with an engine like this one.
+    """
 
     name = "stack"
     processes: tuple[int, ...] = ()
@@ -66,11 +69,13 @@ class StackEngine(Executor):
     _explaining: Callable[[Learner], AbstractContextManager[None]] = staticmethod(explain_unstackable)
     _budget = MemoryBudget
 
-    def __init__(self, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None = None) -> None:
+    def __init__(
+        self, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None = None, processes_there: int = 1
+    ) -> None:
         self.plans, self.device = plans, torch.device(plans[0].spec.device)
         self.learners = [Learner(plan.spec) for plan in plans]
         arrays = data_arrays(data, own)
-        self.memory = self._budget(self.learners, plans, arrays)
+        self.memory = self._budget(self.learners, plans, arrays, processes_there)
         self.data = on_device(arrays, self.device, plans[0].spec.dtype)
         self.cohorts = [
             Cohort(plan, _zero_state(learner, len(plan.members), self.memory.home))

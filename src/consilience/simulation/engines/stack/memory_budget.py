@@ -35,15 +35,22 @@ _MAX_VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 
 
 class MemoryBudget:
-    """What fits: `rows` learners of each cohort at once, with the states of all learners on the device `home`."""
+    """What fits: `rows` learners of each cohort at once, with the states of all learners on the device `home`.
+
+    processes: how many share the device, each with learners of its own.
+    """
 
     engine = "stack"
 
     def __init__(
-        self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Mapping[str, NDArray[Any]]
+        self,
+        learners: Sequence[Learner],
+        plans: Sequence[CohortPlan],
+        data: Mapping[str, NDArray[Any]],
+        processes: int = 1,
     ) -> None:
         self.device = torch.device(plans[0].spec.device)
-        self.free = free_bytes(self.device)
+        self.processes, self.free = processes, equal_share(free_bytes(self.device), processes)
         self.passing = _PASS_SHARE * self.free
         item = plans[0].spec.dtype.itemsize
         self.data = sum(array.size * (item if array.dtype.kind == "f" else 8) for array in data.values())
@@ -93,6 +100,7 @@ class MemoryBudget:
             parts.append(f"{n} learners of {need.model} {cut} ({each})")
         where = "" if self.home == self.device else f"; their {size_in_words(self.state)} of state stay in main memory"
         free = f"{self.device} has {size_in_words(self.free)} free"
+        free += f" for each of {self.processes} processes" * (self.processes > 1)
         return f"{self.engine}: {free}; {size_in_words(self.data)} of data; {'; '.join(parts)}{where}"
 
     def describe_step(self, cohort: int) -> str:
@@ -169,6 +177,14 @@ def _kept(learner: Learner, batch: int) -> tuple[int, int]:
         if objective.trains_own_model:
             learner.modules.run_own_model(prepared)
     return sum(size for size, _ in seen.values()), max((n for _, n in seen.values()), default=1)
+
+
+def equal_share(free: int, processes: int) -> int:
+    """How much of a device's free memory each of several processes plans with, so that all fit.
+
+    They look at nearly the same time, when none has taken its share yet. One that looks later plans with less.
+    """
+    return free // processes
 
 
 def free_bytes(device: torch.device) -> int:
