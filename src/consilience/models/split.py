@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.input_fields import InputFields
 from consilience.models.split_model import SplitModel, describe_value
+from consilience.models.whole_model import WholeModel
 
 _ADAPTED = "base_layer"
 """Where a layer with an adapter, of peft, keeps the layer that it was made of."""
@@ -137,6 +138,19 @@ def to_split_model(module: nn.Module) -> SplitModel:
         f"name them so, build SplitModel(features, classifier) from its parts, or give it a forward that ends in a "
         f"torch.nn.Linear"
     )
+
+
+def split_or_whole(module: nn.Module, classes: int) -> SplitModel:
+    """As `to_split_model`; a network that cannot be divided is taken as a whole, for methods that share weights only.
+
+    classes: how many outputs the task has.
+    """
+    try:
+        return to_split_model(module)
+    except ConfigurationError as error:
+        if not isinstance(module, nn.Module) or not _runs(module):
+            raise
+        return WholeModel(module, classes, str(error))
 
 
 def _refuse_unusable(model: nn.Module) -> None:
