@@ -1,9 +1,9 @@
 """A LightningModule, a Hugging Face classifier, a plain torch loop and scikit-learn learn together over one relay.
 
 All have handwritten digits: as images, as rows of numbers, or as texts that name each digit's 20 darkest pixels; two
-have mostly the digits 0 to 4, two 5 to 9. They share the mean logits of each class, so their models have nothing in
-common but the ten classes. What a user changes in the code of a training alone, beside an import, is marked. "Alone" is
-the same program with the weight 0 for what is shared. Members do not wait for each other, so runs differ a little.
+have mostly the digits 0 to 4, two 5 to 9. They share the mean logits of each class; their models have nothing else in
+common. What a user changes in the code of a training, beside an import, is marked. "Alone" is the same program with the
+weight 0 for what is shared. Runs differ, and one seed says little: docs/guides/trainers.md has the means of several.
 
     python examples/four_trainers.py
 """
@@ -68,7 +68,7 @@ def hugging_face(data: TensorDataset, test: Tensor, url: str) -> tuple[Any, Any]
     sizes |= {"num_labels": CLASSES, "initializer_range": 0.2}
     model = BertForSequenceClassification(BertConfig(**sizes))
     usual: dict[str, Any] = {"per_device_train_batch_size": BATCH, "learning_rate": 1e-3, "use_cpu": True}
-    arguments = TrainingArguments(num_train_epochs=EPOCHS, save_strategy="no", disable_tqdm=True, **usual)
+    arguments = TrainingArguments(num_train_epochs=EPOCHS, save_strategy="no", disable_tqdm=True, seed=SEED, **usual)
     peer = join(url, model=model)  # 1
     trainer = ConsilienceTrainer(model, arguments, train_dataset=texts, peer=peer)  # 2, in the place of Trainer
     trainer.remove_callback(PrinterCallback)
@@ -95,7 +95,7 @@ def plain_torch(data: TensorDataset, test: Tensor, url: str) -> tuple[Any, Any]:
 
 def scikit_learn(data: TensorDataset, test: Tensor, url: str) -> tuple[Any, Any]:
     rows, labels = (tensor.flatten(1 if tensor.ndim > 1 else 0).numpy() for tensor in data.tensors)
-    model, classes, weights = LogisticRegression(max_iter=1000), np.tile(np.arange(CLASSES), len(rows)), np.eye(CLASSES)
+    model, classes = LogisticRegression(max_iter=1000), np.tile(np.arange(CLASSES), len(rows))
     peer = join_arrays(url)  # 1
     for _ in range(EPOCHS // 4):  # each sample is there once for each class, with a weight
         weights = np.eye(CLASSES) + peer.charter.method["kd"] * softmax(peer.targets().logits, axis=1)  # 2

@@ -90,7 +90,7 @@ def federation(
     folder: Path,
     method: Mapping[str, Any],
     members: int = 2,
-    models: Sequence[Callable[[], SplitModel]] = (net,),
+    models: Sequence[Callable[[], nn.Module]] = (net,),
     rules: Rules = PATIENT,
     privacy: PrivacySettings | None = None,
 ) -> Iterator[Founded]:

@@ -47,7 +47,7 @@ class ConsilienceCallback(Callback):
     ) -> None:
         self.peer = peer
         self._epochs = FederatedEpochs(peer, EpochSettings(every, loss, wait, loader))
-        self._wrapped = ExitStack()  # gives the module its own training step back
+        self._wrapped = ExitStack()  # gives the module its own methods back
 
     # -- fit ---------------------------------------------------------------------------------------------------------
 
@@ -58,9 +58,11 @@ class ConsilienceCallback(Callback):
             _refuse_manual_optimization(pl_module)
             self._epochs.refuse_other_model(pl_module)
             _refuse_no_forward(self.peer.model)
+            self._wrap_configure_optimizers(pl_module)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let the optimizer hold the peer's modules, and let training_step return the penalty too."""
+        self._wrapped.close()  # the optimizers are configured
         optimizer = trainer.optimizers[0]
         _refuse_no_optimizer(optimizer, pl_module)
         # In a group that is there already: schedulers have counted them. A checkpoint is restored after this.
@@ -88,11 +90,11 @@ class ConsilienceCallback(Callback):
         pl_module.log("consilience/round", float(self.peer.round))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the module its own training step back."""
+        """Give the module its own methods back."""
         self._wrapped.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Give the module its own training step back; the peer's folder has every upload that was made."""
+        """Give the module its own methods back; the peer's folder has every upload that was made."""
         self._wrapped.close()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
@@ -105,7 +107,19 @@ class ConsilienceCallback(Callback):
         """Continue with the modules of a checkpoint."""
         self._epochs.load_state(state_dict)
 
-    # -- a batch -----------------------------------------------------------------------------------------------------
+    # -- methods of the module -----------------------------------------------------------------------------------------
+
+    def _wrap_configure_optimizers(self, module: LightningModule) -> None:
+        """Refuse several optimizers before Lightning does, which would send the user to what is refused here too."""
+        own: Callable[[], Any] = module.configure_optimizers
+
+        @functools.wraps(own)
+        def configure_optimizers() -> Any:
+            configured = own()
+            _refuse_several_optimizers(configured, module)
+            return configured
+
+        self._replace(module, "configure_optimizers", configure_optimizers)
 
     def _wrap_training_step(self, module: LightningModule) -> None:
         own: Callable[..., Any] = module.training_step
@@ -119,8 +133,11 @@ class ConsilienceCallback(Callback):
                 return {**result, "loss": self._loss(module, batch, result["loss"])}
             return self._loss(module, batch, result)
 
-        self._wrapped.callback(_restore_training_step, module, vars(module).get("training_step"))
-        module.training_step = training_step  # type: ignore[method-assign]
+        self._replace(module, "training_step", training_step)
+
+    def _replace(self, module: LightningModule, name: str, method: Callable[..., Any]) -> None:
+        self._wrapped.callback(_restore, module, name, vars(module).get(name))
+        setattr(module, name, method)
 
     def _loss(self, module: LightningModule, batch: Any, own: Tensor) -> Tensor:
         targets = self._epochs.targets(batch)
@@ -129,11 +146,11 @@ class ConsilienceCallback(Callback):
         return loss + penalty
 
 
-def _restore_training_step(module: LightningModule, of_instance: Callable[..., Any] | None) -> None:
-    """of_instance: a training step that is not its class's, as a compiled module has."""
-    vars(module).pop("training_step", None)
+def _restore(module: LightningModule, name: str, of_instance: Callable[..., Any] | None) -> None:
+    """of_instance: a method that is not its class's, such as the training step of a compiled module."""
+    vars(module).pop(name, None)
     if of_instance is not None:
-        module.training_step = of_instance  # type: ignore[method-assign]
+        setattr(module, name, of_instance)
 
 
 @dataclass(frozen=True)
@@ -191,11 +208,29 @@ def _refuse_no_optimizer(optimizer: Optimizer, module: LightningModule) -> None:
         )
 
 
+def _refuse_several_optimizers(configured: Any, module: LightningModule) -> None:
+    """configured: what configure_optimizers returned, in any of the forms that Lightning takes."""
+    listed = configured if isinstance(configured, list | tuple) else [configured]
+    if listed and isinstance(listed[0], list | tuple):  # optimizers, and then schedulers
+        listed = listed[0]
+    count = sum(isinstance(each, Optimizer | Mapping) for each in listed)
+    if count > 1:
+        raise ConfigurationError(
+            f"configure_optimizers of {type(module).__name__} returned {count} optimizers, and ConsilienceCallback "
+            f"trains with one; return one, with a group of parameters for each learning rate, or optimize by hand "
+            f"(automatic_optimization = False): then {_BY_HAND}"
+        )
+
+
 def _refuse_manual_optimization(module: LightningModule) -> None:
     if not module.automatic_optimization:
         raise ConfigurationError(
             f"{type(module).__name__} optimizes by hand (automatic_optimization = False), with one optimizer or "
-            f"several; leave ConsilienceCallback out, call peer.refresh() in on_train_epoch_start, add "
-            f"peer.penalty(targets) to the loss before manual_backward, and call peer.share(loader) in "
-            f"on_train_epoch_end"
+            f"several; {_BY_HAND}"
         )
+
+
+_BY_HAND = (
+    "leave ConsilienceCallback out, call peer.refresh() in on_train_epoch_start, add peer.penalty(targets) to the loss "
+    "before manual_backward, and call peer.share(loader) in on_train_epoch_end"
+)

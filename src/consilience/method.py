@@ -93,6 +93,16 @@ class Role:
         names = {e.name for e in self.exchanges}
         return frozenset(names if self.downloads is None else names & set(self.downloads))
 
+    @property
+    def reads_samples(self) -> bool:
+        """Whether an exchange uses features, logits or targets; with weights alone none does."""
+        return any(e.needs_representations or e.needs_batches for e in self.exchanges)
+
+    @property
+    def takes_any_model(self) -> bool:
+        """Whether it needs no features: then nobody has to know which layer of a model computes the logits."""
+        return not self.reads_samples and type(self.objective).modules is Objective.modules
+
 
 @dataclass(frozen=True)
 class Method:

@@ -65,6 +65,36 @@ def test_manual_optimization_is_refused_with_the_calls_to_write(tmp_path: Path) 
         refused(place, TwoOptimizers(), r"TwoOptimizers optimizes by hand .*one optimizer or several")
 
 
+class Several(Mine):
+    """Returns what it was made with, for automatic optimization."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+
+    def configure_optimizers(self) -> Any:
+        made = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.net.body, self.net.fc)]
+        schedulers = [torch.optim.lr_scheduler.ConstantLR(each) for each in made]
+        forms = {"list": made, "pair": (made, schedulers), "mappings": [{"optimizer": each} for each in made]}
+        one = {"one": made[:1], "one of a pair": (made[:1], schedulers[:1]), "mapping": {"optimizer": made[0]}}
+        return (forms | one)[self.form]
+
+
+def test_several_optimizers_are_refused_before_lightning_does(tmp_path: Path) -> None:
+    with served(tmp_path, SHARING) as place:
+        match = r"of Several returned 2 optimizers, .* trains with one; return one, .*by hand .*before manual_backward"
+        for form in ("list", "pair", "mappings"):
+            module = Several(form)
+            refused(place, module, match)
+            assert "configure_optimizers" not in vars(module)
+        for form in ("one", "one of a pair", "mapping"):
+            module = Several(form)
+            callback = ConsilienceCallback(join(place, module))
+            fit(module, of(batches(0)), callback, epochs=1)
+            assert not {"configure_optimizers", "training_step"} & vars(module).keys()
+            callback.peer.close()
+
+
 def test_models_that_the_peer_does_not_have_are_refused(tmp_path: Path) -> None:
     with served(tmp_path, SHARING) as place:
         match = r"trainer trains Mine, and the peer has another model: 'body.0.weight' is not .*give both the same"

@@ -17,6 +17,7 @@ from tests.peer_tools import SHARING, batches
 from tests.trainer_tools import ALONE, AT_ONCE, divided, flat, served
 from tests.trainers.transformers_tools import (
     BOTH,
+    RATE,
     InOrder,
     Mine,
     Texts,
@@ -62,6 +63,42 @@ def test_training_has_the_numbers_of_a_loop_written_by_hand(
     logs = [log for log in trainer.state.log_history if "consilience/round" in log]
     assert [log["consilience/round"] for log in logs] == [1, 2, 3] and logs[2]["consilience/refreshed"] == 1
     assert (logs[2]["consilience/penalty"] > 0) == (not head) and logs[2]["consilience/acknowledged"] == 1
+
+
+def test_a_trainer_s_usual_schedule_and_clipping_have_the_numbers_of_a_loop_written_by_hand(tmp_path: Path) -> None:
+    """AdamW, a rate that decays to 0, and gradients clipped to 1, with a penalty by another member's logits."""
+    data, found = Texts(), []
+    usual: dict[str, Any] = {"optim": "adamw_torch", "lr_scheduler_type": "linear", "max_grad_norm": 1.0}
+    for by_hand in (True, False):
+        with federation_of(tmp_path / str(by_hand), {"name": "federated-distillation"}, members=2) as place:
+            other = bert()
+            other.classifier.bias.data += torch.tensor([3.0, -3.0, 0.0])
+            assert joined(place, other, 1).share(Texts(seed=1).batches())
+            model = bert()
+            peer = joined(place, model)
+            if by_hand:
+                optimizer = torch.optim.AdamW(model.parameters(), lr=RATE / 10, weight_decay=0.0)
+                schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=9)
+                peer.introduce(data.batches())
+                for _ in range(3):
+                    peer.refresh()
+                    for batch in data.batches():
+                        (model(**batch).loss + peer.penalty(batch["labels"])).backward()
+                        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                        optimizer.step()
+                        schedule.step()
+                        optimizer.zero_grad()
+                    peer.share(data.batches())
+            else:
+                trainer = Mine(
+                    model, arguments(tmp_path, **usual, learning_rate=RATE / 10), train_dataset=data, peer=peer
+                )
+                trainer.train()
+                first = next(log["consilience/penalty"] for log in trainer.state.log_history)
+                assert first > 1
+        found.append(flat(model))
+    torch.testing.assert_close(found[0], found[1], atol=2e-6, rtol=1e-5)
+    assert (found[0] - flat(bert())).abs().max() > 0.005
 
 
 def normalized(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:

@@ -119,6 +119,8 @@ class Exchange:
     """Whether the untrained model's contribution is uploaded before the first round."""
     needs_representations: ClassVar[bool] = True
     """Whether `contribute` uses the rows of its view: where no exchange does, the pass over all samples is skipped."""
+    needs_batches: ClassVar[bool] = True
+    """Whether `penalty` or `on_batch` uses the rows of its view: without such an exchange nobody reads a mini-batch."""
     allows_partners: ClassVar[bool] = False
     """Whether uploads of some learners can stand for those of all: learners may then choose partners, or exchange with
     their neighbors in a graph, each with an answer of its own."""

@@ -57,6 +57,7 @@ class Gradients(OwningExchange):
         "among equal models only"
     )
     needs_representations: ClassVar[bool] = False
+    needs_batches: ClassVar[bool] = False
     start: Start = field(default="common", init=False)
     part: str = "server"
     delta: float = 1e-3

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from consilience.config.schedules import Rate, constant_number, number_or_schedule
 from consilience.errors import ConfigurationError
-from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
+from consilience.exchanges.base import Contribution, Received, Start, State, Update, View
+from consilience.exchanges.parameters import ParameterExchange
 from consilience.kinds import ALL_KINDS
 from consilience.task import PARTS, TRAINED, Task, TaskKind
 from consilience.validation import check_choice, check_integer
@@ -30,7 +31,7 @@ _FAR = 256
 
 
 @dataclass(frozen=True)
-class Weights(Exchange):
+class Weights(ParameterExchange):
     """Move a common model by the mean change of all learners' models, weighted by sample counts.
 
     part: what is shared: "trained" for all that is not frozen, a module's name or a glob; what is frozen never is.
@@ -48,7 +49,6 @@ class Weights(Exchange):
         "Weights travel between equal architectures only; share prototypes, logits or similarities (flesd with "
         "distill = 'learner') instead"
     )
-    needs_representations: ClassVar[bool] = False
     allows_partners: ClassVar[bool] = True
     kinds: ClassVar[tuple[TaskKind, ...]] = ALL_KINDS
     part: str = TRAINED

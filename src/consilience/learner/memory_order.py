@@ -1,8 +1,8 @@
 """Models that expect images with their channels first in memory, where kernels of convolutions have them last.
 
-A convolution whose kernels have their channels last, which is faster, returns images in that order too. Most models do not
-notice, but `x.view(len(x), -1)` after a convolution fails. For a model that cannot run so, convolutions return their
-images with channels first; `x.flatten(1)` in the place of `view` spares the copy.
+A convolution whose kernels have their channels last, which is faster, returns images in that order too. Most models
+do not notice, but `x.view(len(x), -1)` after a convolution fails. For a model that cannot run so, convolutions return
+their images with channels first; `x.flatten(1)` in the place of `view` spares the copy.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.input_fields import InputFields
 from consilience.models.split_model import SplitModel, describe_value
+from consilience.models.whole_model import WholeModel
 
 _ADAPTED = "base_layer"
 """Where a layer with an adapter, of peft, keeps the layer that it was made of."""
@@ -154,6 +155,19 @@ def network_names(model: SplitModel) -> dict[str, str]:
     if not isinstance(model.features, FeaturesBeforeLayer):
         return {}
     return given_names(model, [name for name, _ in (*model.named_parameters(), *model.named_buffers())])
+
+
+def split_or_whole(module: nn.Module, classes: int) -> SplitModel:
+    """As `to_split_model`; a network that cannot be divided is taken as a whole, for methods that share weights only.
+
+    classes: how many outputs the task has.
+    """
+    try:
+        return to_split_model(module)
+    except ConfigurationError as error:
+        if not isinstance(module, nn.Module) or not _runs(module):
+            raise
+        return WholeModel(module, classes, str(error))
 
 
 def _refuse_unusable(model: nn.Module) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from consilience.errors import ConfigurationError
-from consilience.models import SplitModel, split, to_split_model
+from consilience.models import SplitModel, UnknownClassifier, split, split_or_whole, to_split_model
 from consilience.models.split import FeaturesBeforeLayer
 from consilience.peer.batches import Unpack
 
@@ -28,6 +28,15 @@ class CalledModel:
     def layer(self) -> str:
         """The classifier's name in the module."""
         return layer_name(self.module, self.classifier)
+
+    def require_classifier(self, call: str) -> nn.Linear:
+        """The classifier; refused where the module is not divided. call: what needs it."""
+        if isinstance(self.classifier, UnknownClassifier):
+            raise ConfigurationError(
+                f"peer.{call} needs the linear layer that computes the logits, and of your model only the weights are "
+                f"known: {self.classifier.reason}"
+            )
+        return self.classifier
 
 
 def own_module(model: nn.Module) -> nn.Module:
@@ -61,8 +70,11 @@ def layer_name(model: nn.Module, layer: nn.Module) -> str:
     return next((name for name, module in model.named_modules() if module is layer), "classifier")
 
 
-def split_model(model: nn.Module, layer: str | None) -> SplitModel:
-    """A caller's model as features and classifier; layer: the classifier's name, by default as `to_split_model`."""
+def split_model(model: nn.Module, layer: str | None, classes: int | None = None) -> SplitModel:
+    """A caller's model as features and classifier; layer: the classifier's name, by default as `to_split_model`.
+
+    classes: of the task, where it may stay undivided: see `split_or_whole`.
+    """
     parameters = model.named_parameters() if isinstance(model, nn.Module) else ()
     if lazy := [name for name, p in parameters if nn.parameter.is_lazy(p)]:
         raise ConfigurationError(
@@ -70,7 +82,7 @@ def split_model(model: nn.Module, layer: str | None) -> SplitModel:
             f"batch before you join, or give the layer its input size"
         )
     if layer is None or (isinstance(model, SplitModel) and layer == "classifier"):
-        return to_split_model(model)
+        return to_split_model(model) if classes is None else split_or_whole(model, classes)
     if isinstance(model, SplitModel):
         raise ConfigurationError(
             f"the model is split already, and its layer {layer!r} is not its classifier; leave `layer` out, or give "

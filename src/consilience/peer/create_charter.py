@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
+from torch import nn
 
 from consilience.data import Scaling
 from consilience.errors import ConfigurationError
@@ -22,7 +24,7 @@ from consilience.learner.spec import LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.methods.task_kinds import method_for_kind
-from consilience.models import build_for, model_factory
+from consilience.models import SplitModel, build_for, model_factory, split_or_whole
 from consilience.optimizers import build_optimizer
 from consilience.peer.charter_frozen import agreed_digests
 from consilience.peer.charter_means import MeanRules
@@ -219,6 +221,8 @@ def _learner(
 ) -> Learner:
     shape = task.inputs if task.fields is None else task.fields.shape
     build = model_factory(model, shape, task.classes, task.width) if isinstance(model, str) else model
+    if role.takes_any_model and not isinstance(model, str) and task.fields is None:
+        build = partial(_build_split_or_whole, model, task.classes)
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
     role = replace(role, objective=role.objective.for_held_out(False))  # nothing of an own model travels
     shown = None if public is None or role.data == "own" else Public(public.samples, public.sha256)
@@ -230,3 +234,7 @@ def _learner(
     )
     check_private(learner)
     return learner
+
+
+def _build_split_or_whole(build: Callable[[], nn.Module], classes: int) -> SplitModel:
+    return split_or_whole(build(), classes)

@@ -17,7 +17,7 @@ from consilience.learner.batches import LearnerKey
 from consilience.learner.draws import draw_uniform
 from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
-from consilience.models import SplitModel
+from consilience.models import SplitModel, WholeModel
 from consilience.models.frozen import frozen_names
 from consilience.models.split import network_names
 from consilience.objectives import Objective
@@ -29,6 +29,7 @@ from consilience.peer.member_method import check_charter_channels
 from consilience.randomness import seed_of
 from consilience.task import Task
 from consilience.wire import schema
+from consilience.wire.agreement import without_local_choices
 
 
 class ExchangeContext:
@@ -40,6 +41,7 @@ class ExchangeContext:
     def __init__(self, connection: FederationConnection, method: Method, exchanges: Sequence[Exchange]) -> None:
         self._connection, self._method, self._exchanges = connection, method, exchanges
         self.charter, self.channels = connection.charter, connection.channels
+        self._takes_any_model = method.roles[method.role_of(connection.number)].takes_any_model
         self.model: SplitModel | None = None
         self._given: nn.Module | None = None
         self.task = Task(self.charter.classes, self._shared_width(), target=self.charter.predicted)
@@ -56,9 +58,9 @@ class ExchangeContext:
         """Use this model from now on; refused where its channels are not the federation's. layer: its classifier."""
         model = own_module(model)
         if self.model is None or (model is not self.model and model is not self._given):
-            split = split_model(model, layer)
+            split = split_model(model, layer, self.charter.classes if self._takes_any_model else None)
             task = replace(_task_of(split), target=self.charter.predicted)
-            self._refuse_other_channels(task, layer_name(split.original, split.classifier))
+            self._refuse_other_channels(task, _describe(split))
             check_frozen_part(self.charter, "your model", split, task, self._exchanges)
             self._given, self.model, self.task = model, split, task
         self.follow_model()
@@ -69,17 +71,17 @@ class ExchangeContext:
             raise ConfigurationError("the model is not known yet: give it, consilience.join(url, model=model)")
         return self.model
 
-    def _refuse_other_channels(self, task: Task, layer: str) -> None:
+    def _refuse_other_channels(self, task: Task, model: str) -> None:
+        """Refuse a model of another task; where only weights travel, it is enough that these fit."""
         name = self.charter.name
-        if task.classes != self.charter.classes:
+        own = {e.name: e.channel(task) for e in self._exchanges}
+        if task.classes != self.charter.classes and not (self._takes_any_model and _fit(own, self.channels)):
             what = "classes" if self.charter.kind == "single-label" else f"outputs for {self.charter.kind}"
             raise ConfigurationError(
                 f"your model has {task.classes} {what}, and federation {name!r} has {self.charter.classes}; where "
                 f"another linear layer computes the logits, name it, consilience.join(..., layer=...)"
             )
-        own = {e.name: e.channel(task) for e in self._exchanges}
-        divided = f"your model, divided at {layer!r} (layer=... names another linear layer),"
-        check_charter_channels(self._method, own, self.charter, divided)
+        check_charter_channels(self._method, own, self.charter, model)
 
     def _shared_width(self) -> int:
         """The width of the features that the federation shares; 0 where it shares none."""
@@ -201,6 +203,19 @@ class ExchangeContext:
                 )
         checked = check_targets(self.task, targets, f"the targets of {call}", read=targets.device.type == "cpu")
         return checked.to(features.device)
+
+
+def _fit(own: Mapping[str, schema.Channel], channels: Mapping[str, schema.Channel]) -> bool:
+    """Whether a member's own channels are those of the charter."""
+    return all(without_local_choices(own[name]) == without_local_choices(channels[name]) for name in own)
+
+
+def _describe(model: SplitModel) -> str:
+    """A caller's model, for messages about what it cannot share."""
+    if isinstance(model, WholeModel):
+        return "your model"
+    layer = layer_name(model.original, model.classifier)
+    return f"your model, divided at {layer!r} (layer=... names another linear layer),"
 
 
 def _task_of(model: SplitModel) -> Task:

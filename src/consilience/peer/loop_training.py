@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError
 from consilience.method import Method
+from consilience.models import UnknownClassifier
 from consilience.peer.batches import Loader, Unpack, read_inputs
 from consilience.peer.called_model import CalledModel, called_as_trained, own_module
 from consilience.peer.connection import FederationConnection
@@ -32,7 +33,8 @@ class LoopTraining:
 
     model: nn.Module | None
     classifier: nn.Linear | None
-    """The linear layer of the model that computes the logits; its inputs are the features."""
+    """The linear layer of the model that computes the logits; its inputs are the features. None where none is known."""
+    connection: FederationConnection
     _round: int
     """The number of the newest round that was shared."""
 
@@ -58,7 +60,8 @@ class LoopTraining:
             raise ConfigurationError(
                 f"layer={layer!r} is a layer of your model: give that too, consilience.join(url, model=model)"
             )
-        self.classifier = self._called.classifier if self._called is not None else None
+        classifier = self._called.classifier if self._called is not None else None
+        self.classifier = None if isinstance(classifier, UnknownClassifier) else classifier
         objective = self.role.objective.for_held_out(False)  # what a loop of one's own holds out is its own affair
         self._objective = LoopObjective(objective, self._context, connection.state)
         self._record: ForwardRecord | None = None
@@ -66,8 +69,8 @@ class LoopTraining:
 
     def _begin_recording(self) -> None:
         """Record the model's forward passes from now on."""
-        if self._called is not None:
-            self._record = ForwardRecord(self._called.classifier, self._called.layer)
+        if self._called is not None and self.classifier is not None:
+            self._record = ForwardRecord(self.classifier, self._called.layer)
 
     @property
     def modules(self) -> Mapping[str, nn.ModuleDict]:
@@ -121,7 +124,9 @@ class LoopTraining:
             return self._objective.own_logits(*given, **named)
         (inputs,) = (*given, *named.values())
         with torch.no_grad():
-            features, logits = run_call(self._own_model("own_logits(inputs)"), read_inputs(inputs))
+            called = self._own_model("own_logits(inputs)")
+            called.require_classifier("own_logits(inputs)")
+            features, logits = run_call(called, read_inputs(inputs))
             return self._objective.own_logits(features, logits)
 
     @overload
@@ -133,23 +138,31 @@ class LoopTraining:
 
         targets: those of your model's last forward pass, (rows,). Without a model in `join`, and for several forward
         passes at once, give all by hand: features (rows, width), logits (rows, classes), targets, and your classifier,
-        for others' features.
+        for others' features. Where only weights are shared, a penalty is of the weights, and any model will do.
         """
+        if not self.role.reads_samples and len(batch) + len(named) == 1:
+            self._own_model("penalty(targets)")
+            self.connection.require_open()
+            self._context.follow_model()
+            return self._penalty({}, 0)
         features, logits, targets, classifier = self._read("penalty", batch, named)
-        context = self._context
-        targets = context.check_batch("penalty", features, logits, targets)
-        context.move_to(features.device)
+        targets = self._context.check_batch("penalty", features, logits, targets)
+        self._context.move_to(features.device)
         seen = {"features": features.float(), "logits": logits.float(), "targets": targets}
-        total = seen["logits"].new_zeros(())
-        round_ = self._round + 1
+        return self._penalty({**seen, "classify": _in_own_precision(classifier, features.dtype)}, len(targets))
+
+    def _penalty(self, seen: Mapping[str, Any], rows: int) -> Tensor:
+        """The weighted sum of the exchanges' penalties. seen: what their views have of the mini-batch."""
+        context, round_ = self._context, self._round + 1
+        total = torch.zeros((), device=context.device)
         others = not_recorded(self.classifier)  # it is applied to others' features
-        with torch.autocast(features.device.type, enabled=False), others:  # float32, as answers travel
+        with torch.autocast(context.device.type, enabled=False), others:  # float32, as answers travel
             for e in (at_round(e, round_) for e in self.exchanges):
                 weight = as_number(e.weight)
                 if not weight or e.name not in self.role.downloading or not context.has_reference(e):
                     continue
-                draws = context.draws(e, e.batch_draws, len(targets), round_, self._step)
-                view = context.view(e, **seen, classify=_in_own_precision(classifier, features.dtype), **draws)
+                draws = context.draws(e, e.batch_draws, rows, round_, self._step)
+                view = context.view(e, **seen, **draws)
                 total = total + weight * e.penalty(context.state(e), view, context.received(e))
         self._step += 1
         return total
@@ -175,7 +188,7 @@ class LoopTraining:
         return given["features"], given["logits"], given["targets"], given.get("classifier", _never_called)
 
     def _last_pass(self, call: str, targets: Tensor) -> tuple[Tensor, Tensor, Tensor, Classifier]:
-        classifier = self._own_model(f"{call}(targets)").classifier
+        classifier = self._own_model(f"{call}(targets)").require_classifier(f"{call}(targets)")
         assert self._record is not None
         features, logits = self._record.use(call, targets)
         return features, logits, targets, classifier
