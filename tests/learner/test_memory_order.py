@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience import simulate
+from consilience.errors import ConfigurationError
 from consilience.learner.memory_order import accept_channels_last
 
 SIZE: dict[str, Any] = {"data": "digits", "train": 60, "test": 50, "learners": 2, "rounds": 2, "workers": 0, "lr": 0.01}
@@ -59,7 +60,7 @@ def test_only_a_model_that_needs_it_is_changed(between: str, hooks: int) -> None
     model, images = Net(between), torch.randn(2, 1, 8, 8)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     generator = torch.random.get_rng_state()
-    accept_channels_last([model], lambda: model(images))
+    accept_channels_last([model], lambda: model(images), "net")
     assert len(model.conv._forward_hooks) == hooks and model.training and model.norm.training
     assert all(value.equal(before[key]) for key, value in model.state_dict().items())
     assert model.conv.weight.is_contiguous() and torch.random.get_rng_state().equal(generator)
@@ -67,5 +68,22 @@ def test_only_a_model_that_needs_it_is_changed(between: str, hooks: int) -> None
 
 def test_a_model_that_cannot_run_at_all_stays_as_it_is() -> None:
     model = Net("view")
-    accept_channels_last([model], lambda: model(torch.zeros(2, 5)))
+    accept_channels_last([model], lambda: model(torch.zeros(2, 5)), "net")
     assert not model.conv._forward_hooks
+
+
+class OwnKernels(nn.Module):
+    """A convolution that is no module, so nothing can be done about what it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels, self.fc = nn.Parameter(torch.ones(3, 1, 3, 3)), nn.Linear(3 * 64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc(nn.functional.conv2d(x, self.kernels, padding=1).view(len(x), -1))
+        return logits
+
+
+def test_a_model_that_cannot_be_helped_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigurationError, match=r"'OwnKernels' cannot run .* use x.flatten\(1\) or x.reshape"):
+        simulate(model=OwnKernels, method="fedavg", **SIZE)

@@ -14,11 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from consilience.errors import ConfigurationError
+
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 
-def accept_channels_last(roots: Iterable[nn.Module], run: Callable[[], object]) -> None:
-    """Let models run with kernels of either order in memory. run: a forward pass through them, of a few samples."""
+def accept_channels_last(roots: Iterable[nn.Module], run: Callable[[], object], called: str) -> None:
+    """Let models run with kernels of either order in memory.
+
+    run: a forward pass through them, of a few samples. called: the model's name in error messages.
+    """
     modules = list(roots)
     kernels = [p for root in modules for p in root.parameters() if p.ndim == 4]
     if not kernels:
@@ -29,8 +34,15 @@ def accept_channels_last(roots: Iterable[nn.Module], run: Callable[[], object]) 
                 return
         if not _runs(run):
             return  # for another reason, which its first use will tell
-    for convolution in (m for root in modules for m in root.modules() if isinstance(m, _CONVOLUTIONS)):
-        convolution.register_forward_hook(_channels_first)
+        for convolution in (m for root in modules for m in root.modules() if isinstance(m, _CONVOLUTIONS)):
+            convolution.register_forward_hook(_channels_first)
+        with _channels_last(kernels):
+            if not _runs(run):
+                raise ConfigurationError(
+                    f"model {called!r} cannot run with kernels of convolutions that have their channels last in "
+                    f"memory, as they are here; use x.flatten(1) or x.reshape(...) instead of x.view(...), or "
+                    f"torch.nn.Conv2d instead of torch.nn.functional.conv2d"
+                )
 
 
 def _channels_first(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
