@@ -37,8 +37,10 @@ class UnknownName(ConfigurationError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "", also: str = "") -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        near.sort(key=lambda each: not _shortens(name, each))  # stable: of equals the closest is first
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.75)  # a slip
+        if not near:
+            near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+            near.sort(key=lambda each: not _shortens(name, each))  # stable: of equals the closest is first
         hint = f" Did you mean {near[0]!r}?" if near else ""
         listed = f"Known: {', '.join(names) or 'none'}"
         super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}.{hint} {listed}{also and f'; {also}'}")

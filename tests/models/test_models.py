@@ -343,8 +343,9 @@ def test_zero_classes_and_unknown_models_are_refused() -> None:
 def test_public_names_are_exact() -> None:
     assert consilience.models.__all__ == sorted(consilience.models.__all__)
     names = (
-        "MODELS SplitModel absolute_model_name build_for build_model cut is_model_file load_builder model_digest "
-        "model_factory model_names model_size register_model split to_split_model with_fields"
+        "MODELS SplitModel UnknownClassifier WholeModel absolute_model_name build_for build_model cut is_model_file "
+        "load_builder model_digest model_factory model_names model_size register_model split split_or_whole "
+        "to_split_model with_fields"
     )
     assert set(consilience.models.__all__) == set(names.split())
     assert all(hasattr(consilience.models, name) for name in consilience.models.__all__)

@@ -27,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "participation": {"method": "representation-sharing", "participation": 0.5},
     "offline": {"method": "representation-sharing", "offline": 0.4},
     "robust": {"method": "fedproto", "aggregation": "trimmed(0.3)"},
-    "capped": {"method": "fedproto", "weight_cap": 3.0},
+    "capped": {"method": "fedproto", "weight_cap": 3},
 }
 
 
