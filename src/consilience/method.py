@@ -96,12 +96,21 @@ class Role:
     @property
     def reads_samples(self) -> bool:
         """Whether an exchange uses features, logits or targets; with weights alone none does."""
-        return any(e.needs_representations or e.needs_batches for e in self.exchanges)
+        return any(e.needs_representations or _reads_batches(e) for e in self.exchanges)
 
     @property
     def takes_any_model(self) -> bool:
         """Whether it needs no features: then nobody has to know which layer of a model computes the logits."""
         return not self.reads_samples and type(self.objective).modules is Objective.modules
+
+
+def _reads_batches(exchange: Exchange) -> bool:
+    """Whether a hook uses a mini-batch. A class outside this package that overrides one has to say itself if not."""
+    lineage = type(exchange).__mro__
+    said = next(i for i, each in enumerate(lineage) if "needs_batches" in vars(each))
+    hooks = {"penalty", "on_batch"}
+    own = any(hooks & vars(each).keys() and not each.__module__.startswith("consilience.") for each in lineage[:said])
+    return own or exchange.needs_batches
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,11 @@ _CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 class Optimizer(Protocol):
-    """A local optimizer: `slots` names its state vectors."""
+    """A local optimizer: `slots` names its state vectors.
+
+    A dataclass with a field `clip`. But for clipping, what a parameter becomes depends on its own gradient and state
+    alone: `update_in_place` takes parts of the vectors by themselves.
+    """
 
     varies: ClassVar[tuple[str, ...]]
     """Fields, all numbers, that may differ between learners of one cohort and may be schedules."""
@@ -198,7 +202,7 @@ def update_in_place(
 
 
 def _parts(vector: Tensor) -> Iterator[slice]:
-    size = _PART if vector.device.type == "cpu" else len(vector)
+    size = _PART if vector.device.type == "cpu" else max(len(vector), 1)
     return (slice(start, start + size) for start in range(0, len(vector), size))
 
 

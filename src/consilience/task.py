@@ -90,13 +90,16 @@ class Task:
         """The names in a part, without the frozen ones.
 
         A part is "trained" for all of them, one of the two parts of a split model, a module's name, or a glob. Of a
-        network that was split, names in the network count where the part is no name in the split model.
+        network that was split, names in the network count where the part is no name in the split model; of one that
+        cannot be divided, only these.
         """
         own, trained = self.parts.get(part), [n for n in names if n not in self.frozen]
         if part == TRAINED:
             return trained
         if own is not None:
             return [n for n in trained if n in own]
-        if not self.network_names or names_in_part(part, (*self.parameters, *self.buffers)):
+        every = (*self.parameters, *self.buffers)
+        divided = any(not name.startswith("features.") for name in every)
+        if not self.network_names or (divided and names_in_part(part, every)):
             return names_in_part(part, trained)
         return [n for n in trained if names_in_part(part, [self.network_names.get(n, n)])]

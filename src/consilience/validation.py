@@ -37,7 +37,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 def check_integer(what: str, value: int, low: int = 1) -> None:
     """Refuse a value that is not an integer of at least `low`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+    if not is_integer(value) or value < low:
         raise ConfigurationError(f"{what} is {value!r}; it must be a whole number, {low} or more")
 
 

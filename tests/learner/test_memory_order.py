@@ -60,7 +60,7 @@ def test_only_a_model_that_needs_it_is_changed(between: str, hooks: int) -> None
     model, images = Net(between), torch.randn(2, 1, 8, 8)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     generator = torch.random.get_rng_state()
-    accept_channels_last([model], lambda: model(images), "net")
+    accept_channels_last([model], lambda: model(images), torch.device("cpu"))
     assert len(model.conv._forward_hooks) == hooks and model.training and model.norm.training
     assert all(value.equal(before[key]) for key, value in model.state_dict().items())
     assert model.conv.weight.is_contiguous() and torch.random.get_rng_state().equal(generator)
@@ -68,7 +68,7 @@ def test_only_a_model_that_needs_it_is_changed(between: str, hooks: int) -> None
 
 def test_a_model_that_cannot_run_at_all_stays_as_it_is() -> None:
     model = Net("view")
-    accept_channels_last([model], lambda: model(torch.zeros(2, 5)), "net")
+    assert accept_channels_last([model], lambda: model(torch.zeros(2, 5)), torch.device("cpu"))
     assert not model.conv._forward_hooks
 
 
@@ -85,5 +85,8 @@ class OwnKernels(nn.Module):
 
 
 def test_a_model_that_cannot_be_helped_is_refused_with_what_to_do() -> None:
+    """Where it would train, and not where it is only described."""
+    model, images = OwnKernels(), torch.randn(2, 1, 8, 8)
+    assert not accept_channels_last([model], lambda: model(images), torch.device("cpu"))
     with pytest.raises(ConfigurationError, match=r"'OwnKernels' cannot run .* use x.flatten\(1\) or x.reshape"):
         simulate(model=OwnKernels, method="fedavg", **SIZE)

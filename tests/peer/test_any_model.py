@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from consilience.errors import ConfigurationError
+from consilience.exchanges import Received, State, View, Weights
+from consilience.method import Role
 from consilience.models import SplitModel, UnknownClassifier, WholeModel, split_or_whole
+from consilience.objectives import CrossEntropy
 from tests.peer_tools import CLASSES, SHAPE, SHARING, batches, federation
 from tests.relay_tools import serving
 
@@ -155,3 +158,49 @@ def test_a_network_that_can_be_divided_is() -> None:
     with pytest.raises(ConfigurationError, match=r"layer 'last' of Tied shares its parameters with 'first\.weight'"):
         split_or_whole(tied, 3).classifier(torch.ones(2, 1))
     assert whole.state_dict().keys() == {"features.layer.weight", "features.layer.bias"}
+
+
+class Halves(nn.Module):
+    """A network with modules that are called as those of a divided model, and no linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.classifier = nn.Conv1d(1, 2, 1), nn.Conv1d(2, CLASSES, SHAPE[0])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, 6) -> (n, 3)."""
+        logits: Tensor = self.classifier(self.features(inputs[:, None]))[..., 0]
+        return logits
+
+
+@pytest.mark.parametrize("part", ["features", "classifier"])
+def test_a_part_of_a_whole_model_is_one_of_the_network(tmp_path: Path, part: str) -> None:
+    """What is called features in the network is shared, and not all of it."""
+    with federation(tmp_path, {"name": "fedavg", "part": part}, models=[Halves]) as made:
+        tensors = made.charter.channel_settings["weights"].tensors
+        assert list(tensors) == [f"features.{part}.weight", f"features.{part}.bias"]
+
+
+class PullToMean(Weights):
+    """An exchange of somebody's own that overrides the penalty of weights."""
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        """It reads features."""
+        return view.features.square().mean()
+
+
+class SaysItself(PullToMean):
+    """It reads no mini-batch, and says so."""
+
+    needs_batches = False
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        """Of the classifier's weights."""
+        return view.parameters["classifier.weight"].square().mean()
+
+
+def test_an_exchange_that_overrides_a_penalty_reads_mini_batches_unless_it_says_otherwise() -> None:
+    assert not Role(CrossEntropy(), (Weights(),)).reads_samples
+    assert Role(CrossEntropy(), (PullToMean(),)).reads_samples
+    assert not Role(CrossEntropy(), (PullToMean(),)).takes_any_model
+    assert not Role(CrossEntropy(), (SaysItself(),)).reads_samples

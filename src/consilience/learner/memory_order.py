@@ -19,30 +19,35 @@ from consilience.errors import ConfigurationError
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 
-def accept_channels_last(roots: Iterable[nn.Module], run: Callable[[], object], called: str) -> None:
-    """Let models run with kernels of either order in memory.
+def accept_channels_last(roots: Iterable[nn.Module], run: Callable[[], object], device: torch.device) -> bool:
+    """Let models run with kernels of either order in memory; False where one cannot, whatever is done.
 
-    run: a forward pass through them, of a few samples. called: the model's name in error messages.
+    run: a forward pass through them, of a few samples, on the device.
     """
     modules = list(roots)
     kernels = [p for root in modules for p in root.parameters() if p.ndim == 4]
     if not kernels:
-        return
-    with _in_evaluation_mode(modules), torch.random.fork_rng(devices=[]), torch.no_grad():
+        return True
+    generators = [device] if device.type == "cuda" else []
+    with _in_evaluation_mode(modules), torch.random.fork_rng(devices=generators), torch.no_grad():
         with _channels_last(kernels):
             if _runs(run):
-                return
+                return True
         if not _runs(run):
-            return  # for another reason, which its first use will tell
+            return True  # for another reason, which its first use will tell
         for convolution in (m for root in modules for m in root.modules() if isinstance(m, _CONVOLUTIONS)):
             convolution.register_forward_hook(_channels_first)
         with _channels_last(kernels):
-            if not _runs(run):
-                raise ConfigurationError(
-                    f"model {called!r} cannot run with kernels of convolutions that have their channels last in "
-                    f"memory, as they are here; use x.flatten(1) or x.reshape(...) instead of x.view(...), or "
-                    f"torch.nn.Conv2d instead of torch.nn.functional.conv2d"
-                )
+            return _runs(run)
+
+
+def refuse_channels_first(called: str) -> None:
+    """Refuse a model that would have to run with channels last in memory, and cannot."""
+    raise ConfigurationError(
+        f"model {called!r} cannot run with kernels of convolutions that have their channels last in memory, as they "
+        f"have on a CPU; use x.flatten(1) or x.reshape(...) instead of x.view(...), or torch.nn.Conv2d instead of "
+        f"torch.nn.functional.conv2d"
+    )
 
 
 def _channels_first(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class LearnerModules:
         self.frozen_sha256 = frozen_digest(frozen_tensors(self.model))
         check_frozen_digest(self.frozen_sha256, spec.frozen_sha256, spec.model)
         self.frozen_norms = frozenset(norm for root in self.roots() for norm in frozen_norms(root))
-        accept_channels_last([self.model, *self._own_models()], self._run_a_few, spec.model)
+        self.runs_channels_last = accept_channels_last([self.model, *self._own_models()], self._run_a_few, device)
         self._drawn: tuple[int, tuple[Tensors, Tensors]] | None = None  # with a frozen part, what was drawn last
         self._outputs: dict[str, Tensor] = {}
         for layer in {layer for owner in self.owners for layer in owner.layers}:

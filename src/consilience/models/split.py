@@ -151,8 +151,8 @@ def given_names(model: SplitModel, names: Iterable[str]) -> dict[str, str]:
 
 
 def network_names(model: SplitModel) -> dict[str, str]:
-    """Of a network that was split: names of its weights in it, by those in the split model; else nothing."""
-    if not isinstance(model.features, FeaturesBeforeLayer):
+    """Of a network that was split, or is taken as a whole: names of its weights in it, by those here; else nothing."""
+    if not isinstance(model.features, FeaturesBeforeLayer) and not isinstance(model, WholeModel):
         return {}
     return given_names(model, [name for name, _ in (*model.named_parameters(), *model.named_buffers())])
 

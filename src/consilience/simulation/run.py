@@ -29,7 +29,7 @@ from consilience.simulation.records.learner_models import LearnerModels, models_
 from consilience.simulation.records.memory import device_peak_mb, memory_mb
 from consilience.simulation.records.model_rows import BestModels, KeptModels
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.records.timing import NowAndThen
+from consilience.simulation.records.timing import PacedWork
 from consilience.simulation.result import Result
 from consilience.simulation.round.newest_parts import with_newest_parts
 from consilience.simulation.round.round import Rounds
@@ -69,8 +69,8 @@ class Run:
         self.best: BestModels | None = None  # with a validation split
         self.peak = 0.0
         self.device_peak = 0.0  # before this process resumed the run
-        self._saving = NowAndThen(_SAVE_SECONDS, _SAVE_SHARE)
-        self._measuring = NowAndThen(_MEASURE_SECONDS, _MEASURE_SHARE)
+        self._saving = PacedWork(_SAVE_SECONDS, _SAVE_SHARE)
+        self._measuring = PacedWork(_MEASURE_SECONDS, _MEASURE_SHARE)
 
     def run(self) -> Result:
         """Run the rounds that are left, and return the result."""

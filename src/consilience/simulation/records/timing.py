@@ -11,9 +11,14 @@ import torch
 
 from consilience.simulation.records.round_record import PHASES
 
+_LONGEST = 600.0  # seconds
 
-class NowAndThen:
-    """Something that is done every so many seconds, or less often where it would take more than a share of the time."""
+
+class PacedWork:
+    """Work that is done every so many seconds, or less often where it would take more than a share of the time.
+
+    At most ten minutes pass in between, however long it took.
+    """
 
     def __init__(self, seconds: float, share: float, now: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self.share, self.now = seconds, share, now
@@ -30,7 +35,7 @@ class NowAndThen:
         started = self.now()
         yield
         ended = self.now()
-        self._at = ended + max(self.seconds, (ended - started) * (1 / self.share - 1))
+        self._at = ended + max(self.seconds, min((ended - started) * (1 / self.share - 1), _LONGEST))
 
 
 class Clock:
