@@ -261,7 +261,8 @@ def test_a_private_upload_that_waits_survives_a_kill_and_is_dropped_when_refused
         assert again.waiting and again.connection.state.spent["uploads"] == 1
         again.connection.client.url, _ = busy
         assert not again.share(model, loader)
-        assert len(read) == 2 and len(set(read)) == 1 and again.connection.state.spent["uploads"] == 1
+        # Sent again, the same bytes; on a busy machine more than once, since a call tries until its timeout.
+        assert len(read) >= 2 and len(set(read)) == 1 and again.connection.state.spent["uploads"] == 1
         again.connection.client.url, _ = refusal
         again.connection.backoff.succeeded()
         with pytest.raises(RelayError, match="wrong-weight"):

@@ -18,7 +18,6 @@ from consilience.exchanges.owning import OwningExchange
 from consilience.exchanges.weights import covered_parameters
 from consilience.learner.device import widest_float
 from consilience.learner.layout import Layout
-from consilience.learner.memory_order import refuse_channels_first
 from consilience.learner.model_binding import ModelBinding
 from consilience.learner.modules import LearnerModules, Representations
 from consilience.learner.private_uploads import ENTERING, NOISE, noise_size, private_contributions
@@ -99,14 +98,14 @@ class Learner:
 
     def bind(self, state: LearnerState) -> None:
         """Work on this state, in place."""
-        self._check_memory_order()
+        self.modules.check_memory_order()
         self.binding.bind(state)
         self._use_settings(state)
 
     @contextmanager
     def bound(self, state: LearnerState, parameters: Tensors, buffers: Tensors) -> Iterator[None]:
         """For a while, work on this state, with these tensors in the place of the modules' own."""
-        self._check_memory_order()
+        self.modules.check_memory_order()
         before = self.exchanges, self.optimizer
         with self.binding.bound(state, parameters, buffers):
             self._use_settings(state)
@@ -114,11 +113,6 @@ class Learner:
                 yield
             finally:
                 self.exchanges, self.optimizer = before
-
-    def _check_memory_order(self) -> None:
-        """States on a CPU have kernels of convolutions with their channels last."""
-        if not self.modules.runs_channels_last and self.device.type == "cpu":
-            refuse_channels_first(self.task.model)
 
     def _use_settings(self, state: LearnerState) -> None:
         if self.spec.varied:

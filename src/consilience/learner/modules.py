@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import CUT, Exchange
 from consilience.learner.frozen_part import FrozenPart
-from consilience.learner.memory_order import accept_channels_last
+from consilience.learner.memory_order import accept_channels_last, refuse_channels_first
 from consilience.learner.spec import LearnerSpec
 from consilience.learner.state import Tensors
 from consilience.models import SplitModel, to_split_model
@@ -57,6 +57,11 @@ class LearnerModules:
         self._outputs: dict[str, Tensor] = {}
         for layer in {layer for owner in self.owners for layer in owner.layers}:
             self.layer(layer).register_forward_hook(keep_output(self._outputs, layer))
+
+    def check_memory_order(self) -> None:
+        """Refuse a model that cannot run with states on a CPU, which have kernels with their channels last."""
+        if not self.runs_channels_last and torch.device(self.spec.device).type == "cpu":
+            refuse_channels_first(self.spec.model)
 
     def _own_models(self) -> list[nn.Module]:
         """The learner's own model, where it trains one."""
